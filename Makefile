@@ -1,0 +1,57 @@
+# Every target works after `git clone` on a machine with Python 3.11+, git and make. `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Both names: older pip reads the first one for the isolated build too, newer pip reads the second.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help venv test lint types imports encapsulation limits check format docs bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-14s %s\n' "$$name" "$$text"; done
+
+venv: .venv/installed ## create .venv with the pinned development tools
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "dovetail needs Python 3.11 or newer, '$(PYTHON)' is not: try 'make venv PYTHON=python3.11'" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+test: venv ## run all tests
+	$(BIN)/python -m pytest -n 2
+
+lint: venv ## check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: venv ## check types
+	$(BIN)/pyright
+
+imports: venv ## check that imports point downwards, without cycles
+	$(BIN)/lint-imports --no-cache --no-logo
+
+encapsulation: venv ## check that modules touch only their own children
+	$(BIN)/python -m dovetail.loc.encapsulation src
+
+limits: venv ## check the length of files and functions
+	$(BIN)/python tools/limits.py
+
+check: lint types imports encapsulation limits test ## run all of the above
+
+format: venv ## fix style and formatting where a tool can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: venv ## rewrite the outputs shown in the Markdown pages
+	$(BIN)/python tools/run_docs.py --update
+
+bench: venv ## run every benchmark
+	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+clean: ## remove .venv and caches
+	rm -rf .venv .hypothesis .pytest_cache .ruff_cache

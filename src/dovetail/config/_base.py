@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ConfigBase`: a frozen, typed, comparable record whose fields are its annotations."""
+
+# pyright: reportPrivateUsage=false
+# `_hints_of` works on the class it is written for.
+
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+
+from ._errors import ConfigError, did_you_mean
+from ._importing import import_path
+from ._json import decode_trusted, encode
+from ._traverse import get_in, holds_nodes, parts, put_in
+from ._types import conform
+from ._values import REQUIRED, Node, bare_name, freeze, kind, spell
+
+_NOT_FIELDS = (types.FunctionType, property, classmethod, staticmethod, type)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class ConfigBase(Node):
+    """Base of every config. A subclass lists its fields as annotations with defaults:
+
+    >>> class Adam(ConfigBase):
+    ...     rate: float = REQUIRED
+    ...     betas: tuple[float, float] = (0.9, 0.95)
+    >>> Adam(rate=1).set(betas=(0.9, 0.99))
+    Adam(rate=1.0, betas=(0.9, 0.99))
+    """
+
+    _defaults: ClassVar[dict[str, Any]] = {}
+    _declared_in: ClassVar[dict[str, type]] = {}
+    _hints: ClassVar[dict[str, Any] | None] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        bases = [base for base in reversed(cls.__mro__[1:]) if issubclass(base, ConfigBase)]
+        cls._defaults = {name: value for base in bases for name, value in base._defaults.items()}
+        cls._declared_in = {name: home for base in bases for name, home in base._declared_in.items()}
+        own = _own_annotations(cls)
+        for name, value in list(vars(cls).items()):
+            if name not in own and not name.startswith("_") and not isinstance(value, _NOT_FIELDS):
+                raise ConfigError(f"{bare_name(cls)}.{name} has no type. Write `{name}: <type> = {value!r}`.")
+        for name in own:
+            if name.startswith("_") or hasattr(ConfigBase, name):
+                raise ConfigError(f"{bare_name(cls)}.{name}: a field may not be called {name!r}. Choose another name.")
+            cls._defaults[name] = freeze(vars(cls).get(name, REQUIRED), f"{bare_name(cls)}.{name}")
+            cls._declared_in[name] = cls
+            setattr(cls, name, cls._defaults[name])
+        cls._hints = None
+        try:
+            _hints_of(cls)
+        except NameError:
+            cls._hints = None  # A forward reference: looked up again when the first instance is made.
+
+    if not TYPE_CHECKING:  # A type checker sees the parameters that dataclass_transform derives from the fields.
+
+        def __init__(self, **fields):
+            self._fill(fields, {**type(self)._defaults}, frozenset(), bare_name(type(self)))
+
+        def __getattr__(self, name):
+            hint = "" if name.startswith("_") else did_you_mean(name, self._defaults)
+            raise AttributeError(f"{bare_name(type(self))} has no field {name!r}.{hint}", name=name, obj=self)
+
+    def _fill(self, fields: dict[str, Any], values: dict[str, Any], explicit: frozenset[str], where: str) -> None:
+        hints = _hints_of(type(self))
+        for name, value in fields.items():
+            if name not in hints:
+                raise ConfigError(self._unknown(name, "" if where == bare_name(type(self)) else f"{where}: "))
+            place = f"{where}.{name}" if where else name
+            values[name] = conform(freeze(value, place), hints[name], place)
+        values["_explicit"] = explicit | fields.keys()
+        self.__dict__.update(values)
+
+    @classmethod
+    def _unknown(cls, name: str, where: str = "") -> str:
+        hint = did_you_mean(name, cls._defaults) or f" It has: {', '.join(cls._defaults) or 'no fields'}."
+        return f"{where}{bare_name(cls)} has no field {name!r}.{hint}"
+
+    def _with(self, fields: dict[str, Any], where: str) -> Self:
+        """`set` with the place to name in errors; only the fields given are checked again."""
+        new = object.__new__(type(self))
+        new._fill(fields, self._values(), self.__dict__["_explicit"], where)
+        return new
+
+    def _values(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self._defaults}
+
+    def _identity(self) -> dict[str, str]:
+        return {"$config": import_path(type(self))}
+
+    def set(self, **fields: Any) -> Self:
+        """Returns a copy with these fields changed. Names and types are checked."""
+        return self._with(fields, bare_name(type(self)))
+
+    def set_in(self, path: str, value: Any) -> Self:
+        """Returns a copy of the tree with the value at a path changed, as in `set_in("model.layers[0].dim", 8)`."""
+        return put_in(self, path, value)
+
+    def get_in(self, path: str) -> Any:
+        """Returns the value at a path."""
+        return get_in(self, path)
+
+    def inherit(self, old: "ConfigBase") -> Self:
+        """Returns a copy that takes over from `old` what it has in common with it; what was set here stays.
+
+        Taken over are the fields that both configs get from a common interface, and any field of the same name that
+        is still REQUIRED here.
+        """
+        mine, theirs = self._declared_in, old._declared_in
+        explicit: frozenset[str] = self.__dict__["_explicit"]
+        taken = {
+            name: getattr(old, name)
+            for name in self._defaults
+            if name in theirs
+            and name not in explicit
+            and (mine[name] is theirs[name] or getattr(self, name) is REQUIRED)
+        }
+        new = self._with(taken, bare_name(type(self)))
+        new.__dict__["_explicit"] = explicit | (old.__dict__["_explicit"] & taken.keys())
+        return new
+
+    def build(self, *, path: str = "", **kwargs: Any) -> Any:
+        """Makes the component this config describes; `path` is its place in the tree it belongs to."""
+        raise ConfigError(f"{bare_name(type(self))} is a plain record: there is no component to build from it.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{bare_name(type(self))} is frozen. Use cfg.set({name}=...), which returns a copy.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{bare_name(type(self))} is frozen: {name!r} cannot be deleted.")
+
+    def _key(self) -> tuple[Any, ...]:
+        cached: tuple[Any, ...] | None = self.__dict__.get("_cached_key")
+        if cached is None:
+            cached = (type(self), *(_key(self.__dict__[name]) for name in self._defaults))
+            self.__dict__.update(_cached_key=cached, _cached_hash=hash(cached))
+        return cached
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or type(self) is not type(other):
+            return self is other
+        mine, theirs = self._key(), other._key() if isinstance(other, ConfigBase) else ()
+        return hash(self) == hash(other) and mine == theirs
+
+    def __hash__(self) -> int:
+        self._key()
+        return int(self.__dict__["_cached_hash"])
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        # Functions that JAX has wrapped do not pickle; their import paths do.
+        return decode_trusted, (encode(self), sorted(self.__dict__["_explicit"]))
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={_repr(self.__dict__[name])}" for name in self._defaults)
+        return f"{bare_name(type(self))}({inside})"
+
+
+def fields_of(cfg: ConfigBase | type[ConfigBase]) -> dict[str, Any]:
+    """Returns `{name: type}` of a config or config class, in order of declaration, inherited fields first."""
+    return dict(_hints_of(cfg if isinstance(cfg, type) else type(cfg)))
+
+
+def _key(value: Any) -> Any:
+    """Returns a hashable that is equal exactly for equal values and types; nan is nan."""
+    if isinstance(value, Node) or not holds_nodes(value):
+        return value if isinstance(value, Node) else spell(value)
+    return kind(value), frozenset((key, _key(part)) for key, part in parts(value).items())
+
+
+def _repr(value: Any) -> str:
+    return repr(value) if isinstance(value, Node) or holds_nodes(value) else spell(value)
+
+
+def _own_annotations(cls: type) -> list[str]:
+    """Names annotated in the class body, ClassVars left out; nothing is evaluated."""
+    found = inspect.get_annotations(cls)
+    return [name for name, hint in found.items() if not _is_class_var(hint)]
+
+
+def _is_class_var(hint: Any) -> bool:
+    if isinstance(hint, str):
+        return hint.removeprefix("typing.").startswith("ClassVar")
+    return hint is ClassVar or typing.get_origin(hint) is ClassVar
+
+
+def _hints_of(cls: type[ConfigBase]) -> dict[str, Any]:
+    """Returns the resolved annotations of a config class and checks its defaults, once."""
+    hints = cls.__dict__.get("_hints")
+    if hints is None:
+        try:
+            resolved = typing.get_type_hints(cls)
+        except NameError as e:
+            e.add_note(f"This name is used in an annotation of {bare_name(cls)}. Define or import it at module level.")
+            raise
+        hints = {name: resolved[name] for name in cls._defaults}
+        for name, hint in hints.items():
+            place = f"{bare_name(cls)}.{name}"
+            default = conform(cls._defaults[name], hint, place)
+            cls._defaults[name] = default
+            setattr(cls, name, default)
+        cls._hints = hints
+    return hints

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configs as JSON, without loss, and back, without trusting the file.
+
+Numbers, strings, booleans, None, lists and dicts with plain string keys are themselves. Everything else is an object
+with one `$` key: `{"$tuple": [...]}`, `{"$import": "jax.nn:silu"}`, `{"$config": "module:Class.Config", ...fields}`.
+"""
+# pyright: reportPrivateUsage=false
+# Node's methods are private to this package, not to its file.
+
+import enum
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._errors import ConfigError
+from ._importing import import_object, import_path
+from ._text import ROOT
+from ._traverse import join
+from ._values import DEFAULT, REQUIRED, FrozenDict, FrozenList, FrozenPartial, Node, freeze, kind, spell
+
+_Allow = tuple[str, ...] | None
+_FORMAT = 1
+_MARKERS = {"REQUIRED": REQUIRED, "DEFAULT": DEFAULT}
+TRUSTED_MODULES = ("dovetail", "jax", "ml_dtypes", "numpy", "optax")
+
+
+def to_json(cfg: Node, *, indent: int | None = 2) -> str:
+    """Returns the whole tree as JSON text, from which `from_json` makes an equal one."""
+    return json.dumps({"$format": _FORMAT, **encode(cfg)}, indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
+    """Returns the config written in `text`.
+
+    A config file is data: what it refers to must be a class, function or enum of the modules in `TRUSTED_MODULES` or
+    `allow`, or of their submodules. Nothing else is imported, and nothing is called but the config classes. A field
+    that the file does not mention has its default, so files from before the field existed can be read.
+    """
+    try:
+        data: Any = freeze(json.loads(text), "file")
+    except json.JSONDecodeError as e:
+        raise ConfigError(f"not a JSON file: {e}.") from e
+    if kind(data) != "dict" or "$config" not in data:
+        raise ConfigError("not a config: expected an object with the key '$config', as to_json writes it.")
+    version = data.get("$format")
+    if version != _FORMAT:
+        raise ConfigError(f"config format {version!r} cannot be read: this version of dovetail reads format {_FORMAT}.")
+    return _decode_config(data, "", (*TRUSTED_MODULES, *allow))
+
+
+def encode(value: Any) -> Any:
+    """Returns a frozen value as JSON data."""
+    match kind(value):
+        case "atom":
+            return {"$float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+        case "list":
+            return [encode(v) for v in value]
+        case "tuple":
+            return {"$tuple": [encode(v) for v in value]}
+        case "set":
+            return {"$set": [encode(v) for v in sorted(value, key=spell)]}
+        case "dict" if all(isinstance(k, str) and not k.startswith("$") for k in value):
+            return {k: encode(v) for k, v in value.items()}
+        case "dict":
+            return {"$dict": [[encode(k), encode(v)] for k, v in value.items()]}
+        case "node":
+            return {**value._identity(), **{name: encode(v) for name, v in value._values().items()}}
+        case "partial":
+            return {
+                "$partial": encode(value.func),
+                "args": encode(FrozenList(value.args)),
+                "keywords": encode(FrozenDict(value.keywords)),
+            }
+        case "enum":
+            return {"$enum": import_path(type(value)), "name": value.name}
+        case "marker":
+            return {"$marker": repr(value)}
+        case "dtype":
+            return {"$dtype": value.name}
+        case _:
+            return {"$import": import_path(value)}
+
+
+def decode_trusted(data: Any, explicit: list[str]) -> Any:
+    """Returns what `encode` was given; for pickle, which trusts its input anyway."""
+    cfg = _decode(freeze(data, "pickle"), "", None)
+    cfg.__dict__["_explicit"] = frozenset(explicit)
+    return cfg
+
+
+def _decode(data: Any, path: str, allow: _Allow) -> Any:
+    if kind(data) == "list":
+        return FrozenList(_decode(v, join(path, i), allow) for i, v in enumerate(data))
+    if kind(data) != "dict":
+        return data
+    tag = next((k for k in data if k.startswith("$")), None)
+    if tag is None:
+        return FrozenDict((k, _decode(v, join(path, k), allow)) for k, v in data.items())
+    try:
+        if tag not in _DECODERS:
+            raise ConfigError(f"{tag!r} is not a kind of value this version of dovetail knows.")
+        return _DECODERS[tag](data, path, allow)
+    except _Placed:
+        raise
+    except ConfigError as e:
+        raise _Placed(f"{path or ROOT}: {e}") from e
+    except (TypeError, ValueError, KeyError, AttributeError) as e:
+        raise _Placed(f"{path or ROOT}: {json.dumps(data)[:200]} is not a value of the kind {tag}: {e!r}.") from e
+
+
+class _Placed(ConfigError):
+    """An error that already names its place in the tree."""
+
+
+def _decode_config(data: dict[str, Any], path: str, allow: _Allow) -> Any:
+    cls = import_object(data["$config"], allow=allow)
+    if not (isinstance(cls, type) and issubclass(cls, Node)):
+        raise ConfigError(f"{data['$config']} is not a config class.")
+    if "$of" in data:
+        cls = cls._class_of(import_object(data["$of"], allow=allow))
+    fields = {k: _decode(v, join(path, k), allow) for k, v in data.items() if not k.startswith("$")}
+    try:
+        return cls()._with(fields, path)
+    except ConfigError as e:
+        raise _Placed(str(e)) from None
+
+
+def _decode_enum(data: dict[str, Any], path: str, allow: _Allow) -> Any:
+    cls = import_object(data["$enum"], allow=allow)
+    if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
+        raise ConfigError(f"{data['$enum']} is not an enum.")
+    if data["name"] not in cls.__members__:
+        raise ConfigError(f"{data['$enum']} has no member {data['name']!r}. It has: {', '.join(cls.__members__)}.")
+    return cls[data["name"]]
+
+
+def _decode_dtype(data: dict[str, Any], path: str, allow: _Allow) -> Any:
+    importlib.import_module("ml_dtypes")  # Teaches NumPy the names bfloat16, float8_e4m3fn, ...
+    return importlib.import_module("numpy").dtype(str(data["$dtype"]))
+
+
+def _decode_partial(data: dict[str, Any], path: str, allow: _Allow) -> Any:
+    func = _decode(data["$partial"], path, allow)
+    if not callable(func):
+        raise ConfigError("a partial needs a callable.")
+    return FrozenPartial(func, *_decode(data["args"], path, allow), **_decode(data["keywords"], path, allow))
+
+
+_DECODERS: dict[str, Callable[[dict[str, Any], str, _Allow], Any]] = {
+    "$config": _decode_config,
+    "$float": lambda data, path, allow: float(data["$float"]),
+    "$tuple": lambda data, path, allow: tuple(_decode(data["$tuple"], path, allow)),
+    "$set": lambda data, path, allow: frozenset(_decode(data["$set"], path, allow)),
+    "$dict": lambda data, path, allow: FrozenDict(
+        (_decode(k, path, allow), _decode(v, join(path, _decode(k, path, allow)), allow)) for k, v in data["$dict"]
+    ),
+    "$partial": _decode_partial,
+    "$enum": _decode_enum,
+    "$marker": lambda data, path, allow: _MARKERS[data["$marker"]],
+    "$dtype": _decode_dtype,
+    "$import": lambda data, path, allow: import_object(data["$import"], allow=allow),
+}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modifiers: pure functions from config tree to config tree that know what they changed."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from ._base import ConfigBase
+from ._errors import ConfigError
+from ._text import ROOT
+from ._traverse import find, rebuild
+from ._values import bare_name
+
+_C = TypeVar("_C", bound=ConfigBase)
+New = ConfigBase | Callable[[Any], Any]
+Missing = Literal["error", "ok"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One node that a modifier replaced."""
+
+    path: str
+    old: ConfigBase
+    new: ConfigBase
+
+    def __str__(self) -> str:
+        return f"{self.path or ROOT}: {bare_name(type(self.old))} -> {bare_name(type(self.new))}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The config that a modifier returns, with what it changed and which matches it left inside a replaced node."""
+
+    config: Any
+    changes: tuple[Change, ...]
+    skipped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.changes)} nodes replaced", *(f"  {change}" for change in self.changes)]
+        lines += [f"  {path}: not replaced, it lies inside a node that was" for path in self.skipped]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Modifier:
+    """A change of configs. Call it to get the new config; `report` says in addition what it changed."""
+
+    report: Callable[[Any], Report]
+
+    def __call__(self, cfg: _C) -> _C:
+        return self.report(cfg).config
+
+
+def replace_all(
+    target: type[ConfigBase] | Mapping[type[ConfigBase], New],
+    new: New | None = None,
+    *,
+    at: str = "*",
+    missing: Missing = "error",
+) -> Modifier:
+    """Returns a modifier that puts `new` in the place of every `target` config, anywhere in the tree.
+
+    A `new` config inherits from the one it replaces (see `inherit`); a function gets the old config and returns the
+    new one as it is to be. Where one match lies inside another, the outer one is replaced and the report lists the
+    inner one as skipped. Several replacements at once are given as a mapping `{target: new}`; a node that two of them
+    claim is an error, and so is a target without a match unless `missing="ok"`.
+
+    Args:
+        at: only paths that match, where `*` stands for any characters: `model.decoder.*`.
+    """
+    rules: dict[Any, Any] = dict(target) if isinstance(target, Mapping) else {target: new}
+
+    def report(cfg: ConfigBase) -> Report:
+        claimed = _claims(cfg, rules, at, missing, "replaced")
+        skipped = tuple(path for path in claimed if any(_is_inside(path, other) for other in claimed))
+        changes: list[Change] = []
+
+        def swap(path: str, old: ConfigBase) -> ConfigBase | None:
+            if path not in claimed:
+                return None
+            change = Change(path, old, _made(rules[claimed[path]], old, path))
+            changes.append(change)
+            return change.new
+
+        return Report(rebuild(cfg, swap), tuple(changes), skipped)
+
+    return Modifier(report)
+
+
+def modify(target: type[_C], change: Callable[[_C], Any], *, at: str = "*", missing: Missing = "error") -> Modifier:
+    """Returns a modifier that applies `change` to every `target` config, to inner matches before outer ones.
+
+    >>> modify(Norm.Config, lambda norm: norm.set(eps=1e-5))  # doctest: +SKIP
+    """
+
+    def report(cfg: ConfigBase) -> Report:
+        changes: list[Change] = []
+        for path in sorted(_claims(cfg, {target: change}, at, missing, "modified"), key=_depth, reverse=True):
+            old: Any = cfg.get_in(path)
+            step = Change(path, old, _made(change, old, path))
+            cfg = cfg.set_in(path, step.new) if path else step.new
+            changes.append(step)
+        return Report(cfg, tuple(reversed(changes)))
+
+    return Modifier(report)
+
+
+def chain(*modifiers: Callable[[Any], Any]) -> Modifier:
+    """Returns a modifier that applies these one after the other; plain functions of a config are welcome too."""
+
+    def report(cfg: Any) -> Report:
+        reports = [Report(cfg, ())]
+        for modifier in modifiers:
+            before = reports[-1].config
+            reports.append(modifier.report(before) if isinstance(modifier, Modifier) else Report(modifier(before), ()))
+        changes = tuple(change for r in reports for change in r.changes)
+        return Report(reports[-1].config, changes, tuple(path for r in reports for path in r.skipped))
+
+    return Modifier(report)
+
+
+def _claims(
+    cfg: ConfigBase, rules: Mapping[type[ConfigBase], Any], at: str, missing: Missing, verb: str
+) -> dict[str, type[ConfigBase]]:
+    """Returns `{path: target}` of all matches, found before anything is changed."""
+    pattern = re.compile(".*".join(map(re.escape, at.split("*"))))
+    claimed: dict[str, type[ConfigBase]] = {}
+    for target in rules:
+        matches = [path for path, _ in find(cfg, target) if pattern.fullmatch(path)]
+        if not matches and missing == "error":
+            raise ConfigError(_no_match(cfg, target, at, verb))
+        for path in matches:
+            if path in claimed:
+                both = f"{bare_name(claimed[path])} and {bare_name(target)}"
+                raise ConfigError(
+                    f"{path or ROOT}: claimed by two replacements, of {both}. Apply them one after the other."
+                )
+            claimed[path] = target
+    return claimed
+
+
+def _no_match(cfg: ConfigBase, target: type, at: str, verb: str) -> str:
+    nodes = [(path or ROOT, bare_name(type(node))) for path, node in find(cfg, ConfigBase)]
+    tree = "".join(f"\n  {path}: {name}" for path, name in nodes[:40])
+    more = f"\n  ... and {len(nodes) - 40} more" if len(nodes) > 40 else ""
+    narrowed = f" at {at!r}" if at != "*" else ""
+    return (
+        f"0 nodes {verb}: no {bare_name(target)}{narrowed} in this tree:{tree}{more}\n"
+        '  If that is fine, pass missing="ok".'
+    )
+
+
+def _made(new: New, old: ConfigBase, path: str) -> ConfigBase:
+    try:
+        made = new.inherit(old) if isinstance(new, ConfigBase) else new(old)
+    except ConfigError as e:
+        raise ConfigError(f"{path or ROOT}: {e}") from e
+    if not isinstance(made, ConfigBase):
+        raise ConfigError(f"{path or ROOT}: the modifier returned {made!r}, expected a config.")
+    return made
+
+
+def _is_inside(path: str, other: str) -> bool:
+    return path != other and (not other or path.startswith((f"{other}.", f"{other}[")))
+
+
+def _depth(path: str) -> int:
+    return path.count(".") + path.count("[") + bool(path)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one traversal of config trees, and the paths it names: `model.decoder.layers[3].ffn`.
+
+A field is `.name`, a list or tuple item `[3]`, a dict entry `.key`, or `['any key']` where the key is not a name.
+"""
+# pyright: reportPrivateUsage=false
+# Node's methods are private to this package, not to its file.
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+from ._errors import ConfigError, did_you_mean
+from ._types import show
+from ._values import FrozenDict, FrozenList, Node, bare_name, kind
+
+_N = TypeVar("_N", bound=Node)
+_NAME = re.compile(r"[A-Za-z_][\w-]*\Z")
+_SEGMENT = re.compile(r"""(?:(?:^|\.)([A-Za-z_][\w-]*))|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+
+
+def parts(value: Any) -> dict[Any, Any]:
+    """Returns what a config, list, tuple or dict directly holds, by field name, index or key; {} for all else."""
+    match kind(value):
+        case "node":
+            return value._values()
+        case "list" | "tuple":
+            return dict(enumerate(cast(list[Any], value)))
+        case "dict":
+            return value
+        case _:
+            return {}
+
+
+def with_parts(value: Any, changed: dict[Any, Any], where: str) -> Any:
+    """Returns `value` with some of its parts changed; a config checks them."""
+    match kind(value):
+        case "node":
+            return value._with(changed, where)
+        case "dict":
+            return FrozenDict({**value, **changed})
+        case _:
+            items = {**parts(value), **changed}.values()
+            return FrozenList(items) if kind(value) == "list" else tuple(items)
+
+
+def join(path: str, key: Any) -> str:
+    """Appends a field name, index or key to a path.
+
+    >>> join("layers[0]", "ffn"), join("", "model"), join("layers", 3)
+    ('layers[0].ffn', 'model', 'layers[3]')
+    """
+    if not (isinstance(key, str) and _NAME.match(key)):
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else key
+
+
+def visit(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields `(path, value)` for every config, every container of configs and every leaf, parents first.
+
+    A list, tuple or dict without configs in it is a leaf.
+    """
+    yield path, root
+    if isinstance(root, Node) or holds_nodes(root):
+        for key, part in parts(root).items():
+            yield from visit(part, join(path, key))
+
+
+def holds_nodes(value: Any) -> bool:
+    """Whether a list, tuple or dict has a config anywhere inside."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(isinstance(part, Node) or holds_nodes(part) for part in parts(value).values())
+    return False
+
+
+def find(root: Any, target: type[_N]) -> list[tuple[str, _N]]:
+    """Returns `(path, config)` for every config that is a `target`, the root included, parents first."""
+    return [(path, value) for path, value in visit(root) if isinstance(value, target)]
+
+
+def rebuild(value: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """Returns `value` with each config `c` for which `change(path, c)` is not None replaced by it, outer ones first.
+
+    What holds no replaced config is shared with `value`, not copied.
+    """
+    if isinstance(value, Node) and (new := change(path, value)) is not None:
+        return new
+    changed: dict[Any, Any] = {}
+    for key, old in parts(value).items():
+        if isinstance(old, (Node, list, tuple, dict)) and (new := rebuild(old, change, join(path, key))) is not old:
+            changed[key] = new
+    return with_parts(value, changed, path) if changed else value
+
+
+def get_in(root: Node, path: str) -> Any:
+    """Returns the value at a path."""
+    value: Any = root
+    here = ""
+    for key in split(root, path):
+        value, here = _step(root, value, key, path, here), join(here, key)
+    return value
+
+
+def put_in(root: Node, path: str, new: Any) -> Any:
+    """Returns `root` with the value at `path` changed; every config on the way checks it."""
+
+    def put(value: Any, keys: list[Any], here: str) -> Any:
+        if not keys:
+            return new
+        is_new_entry = len(keys) == 1 and kind(value) == "dict"
+        old = None if is_new_entry else _step(root, value, keys[0], path, here)
+        return with_parts(value, {keys[0]: put(old, keys[1:], join(here, keys[0]))}, here)
+
+    return put(root, split(root, path), "")
+
+
+def split(root: Node, path: str) -> list[Any]:
+    """Returns the field names, indices and keys that a path is made of."""
+    found: list[Any] = []
+    at = 0
+    while at < len(path):
+        match = _SEGMENT.match(path, at)
+        if not match:
+            raise ConfigError(f"{path!r} is not a path. Write it as in 'model.layers[0].dim'.{_nearest(root, path)}")
+        name, index, single, double = match.groups()
+        found.append(int(index) if index else next(s for s in (name, single, double) if s is not None))
+        at = match.end()
+    return found
+
+
+def _step(root: Node, value: Any, key: Any, path: str, here: str) -> Any:
+    inside = parts(value)
+    if key in inside:
+        return inside[key]
+    match kind(value):
+        case "node":
+            what = bare_name(type(value))
+        case "list" | "tuple" | "dict":
+            what = f"a {kind(value)} of {len(value)}"
+        case _:
+            what = show(value)
+    sort = "field" if kind(value) == "node" else "entry"
+    raise ConfigError(f"{path}: {here or 'the root'} is {what}, it has no {sort} {key!r}.{_nearest(root, path)}")
+
+
+def _nearest(root: Node, path: str) -> str:
+    return did_you_mean(path, (place for place, _ in visit(root) if place))

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strictly encapsulated modules: the tree, the invocation context, and structure."""
+
+from ._context import Collected as Collected
+from ._context import ModuleError as ModuleError
+from ._context import Params as Params
+from ._context import State as State
+from ._context import call as call
+from ._context import per_layer as per_layer
+from ._module import Module as Module
+from ._param import Init as Init
+from ._param import ParamSpec as ParamSpec
+from ._param import constant as constant
+from ._param import normal as normal
+from ._param import variance_scaling as variance_scaling
+from ._remat import Remat as Remat
+from ._structure import Repeat as Repeat
+from ._structure import Sequence as Sequence
+from ._tree import abstract as abstract
+from ._tree import describe as describe
+from ._tree import init as init
+from ._tree import specs as specs

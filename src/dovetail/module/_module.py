@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Module`: a component that declares children and parameters, and computes with them inside a call."""
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# A parent places its child in the tree; JAX's own annotations are incomplete.
+
+import functools
+import re
+import types
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
+
+from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean
+
+from ._context import ModuleError, Scope, call_child, current, join, own_scope, random_key
+from ._param import Init, ParamSpec, variance_scaling
+from ._remat import Remat
+from ._tree import describe
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"[A-Za-z]\w*(\[\d+\])?\Z")
+
+
+class Module(Component):
+    """A part of a model. It holds no arrays; it declares what it needs and finds it in the invocation context.
+
+    In `__init__`, `self.child` and `self.param` (and `self.state_var`) declare. In public methods, which only run
+    inside `call`, `self.ffn(x)` calls a child and `self.weight` reads a parameter. A module calls public methods of
+    its own children and reads nothing else of them.
+    """
+
+    class Config(Component.Config):
+        remat: Remat | None = None  # Compute activations of this module again in the backward pass.
+
+        def build(self, *, path: str = "", **kwargs: Any) -> Any:
+            """Makes the module, which is fixed from then on."""
+            module = super().build(path=path, **kwargs)
+            module.__dict__["_sealed"] = True
+            return module
+
+    def __init__(self, cfg: Config, *, path: str = "") -> None:
+        self._declared: dict[str, str] = {}  # Every name in use, and as what.
+        super().__init__(cfg, path=path)
+        self._name = path.rpartition(".")[2]
+        self._parent: Module | None = None
+        self._children: dict[str, tuple[Module, int]] = {}
+        self._params: dict[str, ParamSpec] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, types.FunctionType) and not name.startswith("_"):
+                setattr(cls, name, _scoped(value))
+
+    # Declarations, in __init__.
+
+    def child(self, name: str, cfg: ConfigBase, *, stack: int = 0) -> Any:
+        """Declares and builds a child. With `stack`, its parameters are those of so many layers in one array."""
+        if not isinstance(cfg, Module.Config):
+            raise ConfigError(f"{join(self.path, name)}: expected a Module.Config, found {cfg!r}.")
+        self._declare(name, "child")
+        try:
+            module: Module = cfg.build(path=join(self.path, name))
+        except Incomplete:
+            return None  # The outermost build() goes on to find what else is missing, then reports all of it.
+        module.__dict__.update(_name=name, _parent=self)
+        self._children[name] = (module, stack)
+        return module
+
+    def param(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        axes: tuple[str | None, ...],
+        init: Init | None = None,
+        dtype: DTypeLike = jnp.float32,
+        in_dims: tuple[int, ...] | None = None,
+        out_dims: tuple[int, ...] | None = None,
+    ) -> None:
+        """Declares a parameter, which methods read as `self.<name>`.
+
+        Args:
+            axes: a logical name (or None) for each dimension, from which the sharding follows.
+            init: how it is filled; by default normal with variance 1 / fan_in, for two dimensions or more.
+            in_dims, out_dims: dimensions summed over, and produced, counted from the end; by default -2 and -1.
+        """
+        self._declare(name, "parameter")
+        where = join(self.path, name)
+        if len(axes) != len(shape):
+            raise ConfigError(
+                f"{where}: {len(axes)} axes {axes} for {len(shape)} dimensions {shape}. Name each, or None."
+            )
+        if init is None and len(shape) < 2:
+            raise ConfigError(f"{where}: a parameter of shape {shape} has no default initial value. Pass init=...")
+        fans = ((-2,), (-1,)) if len(shape) > 1 else ((), ())
+        self._params[name] = ParamSpec(
+            shape=tuple(shape),
+            axes=tuple(axes),
+            init=init or variance_scaling(),
+            dtype=dtype,
+            in_dims=fans[0] if in_dims is None else in_dims,
+            out_dims=fans[1] if out_dims is None else out_dims,
+        )
+
+    def state_var(self, name: str) -> None:
+        """Declares a piece of decode state, which methods read as `self.<name>` and write by `self.update`."""
+        self._declare(name, "state")
+
+    def _declare(self, name: str, kind: str) -> None:
+        where = f"{self!r}: {kind} {name!r}"
+        if not _NAME.match(name):
+            raise ConfigError(f"{where} is not a name. Use letters, digits and _, as in 'ffn' or 'layers[0]'.")
+        if name in self._declared:
+            raise ConfigError(f"{where} is declared twice; the name is already that of a {self._declared[name]}.")
+        if hasattr(Module, name):
+            raise ConfigError(f"{where} has a name that Module itself uses. Choose another one.")
+        self._declared[name] = kind
+
+    # The context, in methods.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs `forward`."""
+        return cast(Any, self).forward(*args, **kwargs)
+
+    @property
+    def path(self) -> str:
+        """The place in the tree: the same in configs, modules, parameters, summaries and errors."""
+        return self._path
+
+    @property
+    def cfg(self) -> Any:
+        """The config this module was built from; its own business, not its parent's."""
+        scope = current()
+        if scope is not None and scope.module is not self:
+            own_scope(self, "the config")
+        return self._cfg
+
+    @property
+    def training(self) -> bool:
+        """Whether this call trains, as opposed to evaluating."""
+        return self._scope("the mode").frame.train
+
+    @property
+    def stateful(self) -> bool:
+        """Whether this call keeps decode state."""
+        return self._scope("the mode").frame.state is not None
+
+    @property
+    def compute_dtype(self) -> DTypeLike | None:
+        """What parameters are cast to when read; None: they are left as they are."""
+        return self._scope("the dtype").frame.dtype
+
+    def rng(self, name: str = "") -> Array:
+        """Returns a random key of this module's own; each time another one."""
+        return random_key(self._scope("random numbers"), name)
+
+    def tag(self, name: str, value: _T) -> _T:
+        """Names an activation, so that `Remat` can choose it. Costs nothing outside a remat region."""
+        scope = self._scope(f"to tag {name!r}")
+        if scope.frame.tags is None:
+            return value
+        full = join(scope.path, name)
+        scope.frame.tags.add(full)
+        named: Any = functools.partial(checkpoint_name, name=full)
+        return jax.tree.map(named, value)
+
+    def summary(self, name: str, value: Array | float) -> None:
+        """Reports a value; it leaves the call in `Collected.summaries` under this module's path."""
+        scope = self._scope(f"to report {name!r}")
+        self._report(scope, scope.frame.summaries, name, value, "summary")
+
+    def add_loss(self, name: str, value: Array) -> None:
+        """Adds an auxiliary loss; it leaves the call in `Collected.losses` under this module's path."""
+        scope = self._scope(f"to add the loss {name!r}")
+        self._report(scope, scope.frame.losses, name, value, "loss")
+
+    def update(self, name: str, value: Any) -> None:
+        """Writes decode state; reading it later in this call, or in the next, gives the new value."""
+        scope = self._scope(f"to update {name!r}")
+        if self._declared.get(name) != "state":
+            raise ModuleError(f"{self!r} has no state {name!r}. Declare it in __init__: self.state_var({name!r}).")
+        if scope.frame.state is None:
+            raise ModuleError(
+                f"{self!r} updates {name!r}, but this call keeps no state. Test self.stateful, or pass state={{}}."
+            )
+        scope.frame.check_trace(f"{self!r} updates the state {name!r}")
+        scope.frame.state[join(self.path, name)] = value
+
+    def _report(self, scope: Scope, values: dict[str, Array], name: str, value: Any, kind: str) -> None:
+        scope.frame.check_trace(f"{self!r} reports the {kind} {name!r}")
+        full = join(scope.path, name)
+        if full in values:
+            raise ModuleError(f"{self!r} reports the {kind} {name!r} twice in one call. Give the second another name.")
+        values[full] = jnp.asarray(value)
+
+    def _scope(self, what: str) -> Scope:
+        return own_scope(self, what)
+
+    def __getattr__(self, name: str) -> Any:
+        declared = self.__dict__.get("_declared")
+        if declared is None:
+            raise AttributeError(f"{type(self).__name__}.__init__ must first call super().__init__(cfg, **kwargs).")
+        if declared.get(name) == "parameter":
+            return self._read_param(name, own_scope(self, f"the parameter {name!r}"))
+        if declared.get(name) == "state":
+            return self._read_state(name, own_scope(self, f"the state {name!r}"))
+        if declared.get(name) == "child":
+            raise AttributeError(f"{self!r}: assign the child, self.{name} = self.child({name!r}, ...).")
+        hint = did_you_mean(name, [*declared, *vars(self)]) or f" It has declared: {', '.join(declared) or 'nothing'}."
+        raise AttributeError(f"{self!r} has no attribute {name!r}.{hint}", name=name, obj=self)
+
+    def _read_param(self, name: str, scope: Scope) -> Array:
+        where, spec = join(self.path, name), self._params[name]
+        value = scope.params.get(name)
+        if value is None:
+            raise ModuleError(
+                f"{where}: not among the parameters that call(...) was given. They hold: {list(scope.params)}."
+            )
+        if len(value.shape) != len(spec.shape):
+            raise ModuleError(f"{where}: the array has shape {value.shape}, the module declares {spec.shape}.")
+        dtype = scope.frame.dtype
+        return value.astype(dtype) if dtype is not None and jnp.issubdtype(value.dtype, jnp.floating) else value
+
+    def _read_state(self, name: str, scope: Scope) -> Any:
+        where, state = join(self.path, name), scope.frame.state
+        if state is None or where not in state:
+            raise ModuleError(f"{where}: there is no such state yet. Test self.has_state({name!r}) before reading it.")
+        return state[where]
+
+    def has_state(self, name: str) -> bool:
+        """Whether this piece of decode state has been written."""
+        return join(self.path, name) in (self._scope(f"the state {name!r}").frame.state or {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_sealed" in self.__dict__:
+            raise ModuleError(
+                f"{self!r}: self.{name} cannot be set, a module is fixed once built.\n"
+                "  Return the value, report it with self.summary, or declare it with self.state_var and self.update it."
+            )
+        if isinstance(value, Array):
+            raise ModuleError(f"{self!r}: self.{name} is an array. A module holds none: declare it with self.param.")
+        if self.__dict__.get("_declared", {}).get(name) in ("parameter", "state"):
+            raise ModuleError(f"{self!r}: self.{name} would hide the {self._declared[name]} of that name.")
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return f"{self.__dict__.get('_path') or '(root)'} ({type(self).__name__})"
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def _scoped(function: Any) -> Any:
+    """Makes a public method enter the scope of its module, if it is not already there."""
+
+    @functools.wraps(function)
+    def run(self: Module, *args: Any, **kwargs: Any) -> Any:
+        scope = current()
+        if scope is not None and scope.module is self:
+            return function(self, *args, **kwargs)
+        return call_child(self, function, args, kwargs)
+
+    run.__dict__["unscoped"] = function  # For `call` and `Repeat`, which make the scope themselves.
+    return run

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter specs: everything the system knows about a parameter before it exists, and how it is filled."""
+# pyright: reportUnknownMemberType=false
+# JAX's own annotations are incomplete.
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+Init = Callable[[Array, "ParamSpec"], Array]
+LAYERS_AXIS = "layers"
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamSpec:
+    """Shape, logical axes, initial value and fans of one parameter.
+
+    `in_dims` and `out_dims` are negative dimension numbers, so that they stay right when `Repeat` stacks the
+    parameter of many layers along new leading dimensions, `stack` of them.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    init: Init
+    dtype: DTypeLike = jnp.float32
+    in_dims: tuple[int, ...] = ()
+    out_dims: tuple[int, ...] = ()
+    stack: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of elements, all layers included."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole parameter, on all devices together."""
+        return self.size * jnp.dtype(self.dtype).itemsize
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs that one output sums over."""
+        return math.prod(self.shape[dim] for dim in self.in_dims)
+
+    @property
+    def fan_out(self) -> int:
+        """Number of outputs that one input goes to."""
+        return math.prod(self.shape[dim] for dim in self.out_dims)
+
+    def stacked(self, count: int) -> "ParamSpec":
+        """Returns the spec of `count` such parameters in one array."""
+        return dataclasses.replace(
+            self, shape=(count, *self.shape), axes=(LAYERS_AXIS, *self.axes), stack=self.stack + 1
+        )
+
+    def make(self, key: Array) -> Array:
+        """Returns the initial value; each layer of a stack has its own key and is filled on its own."""
+        if not self.stack:
+            return self.init(key, self)
+        one = dataclasses.replace(self, shape=self.shape[1:], axes=self.axes[1:], stack=self.stack - 1)
+        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.shape[0]))
+        return jax.vmap(one.make)(keys)
+
+
+def fold_path(key: Array, path: str) -> Array:
+    """Returns a key that depends on `path` alone, so that adding a layer does not reshuffle the others."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    for word in (digest[:4], digest[4:]):
+        key = jax.random.fold_in(key, int.from_bytes(word, "little"))
+    return key
+
+
+def constant(value: float) -> Init:
+    """Fills a parameter with one value."""
+    return lambda key, spec: jnp.full(spec.shape, value, spec.dtype)
+
+
+def normal(stddev: float) -> Init:
+    """Fills a parameter from a normal distribution around zero."""
+    return lambda key, spec: jax.nn.initializers.normal(stddev)(key, spec.shape, spec.dtype)
+
+
+def variance_scaling(
+    scale: float = 1.0,
+    mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
+    distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal",
+) -> Init:
+    """Fills a parameter with variance `scale / fan`, the fans being those of its spec."""
+
+    def init(key: Array, spec: ParamSpec) -> Array:
+        rest = set(range(-len(spec.shape), 0)) - {*spec.in_dims, *spec.out_dims}
+        make: Any = jax.nn.initializers.variance_scaling(
+            scale, mode, distribution, in_axis=spec.in_dims, out_axis=spec.out_dims, batch_axis=tuple(sorted(rest))
+        )
+        return make(key, spec.shape, spec.dtype)
+
+    return init

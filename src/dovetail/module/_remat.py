@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Remat`: which activations of a module are kept, offloaded or computed again, by the names layers give them."""
+
+import fnmatch
+import functools
+from typing import Any
+
+import jax
+
+from dovetail.config import ConfigBase, ConfigError, did_you_mean
+
+_policies = jax.checkpoint_policies
+
+
+class Remat(ConfigBase):
+    """Makes a module compute its activations again in the backward pass, except for those named here.
+
+    A pattern is matched against the name given to `self.tag` and against the whole path, `*` standing for any
+    characters: `qkv`, `*.attention.*`, `decoder.layer.ffn.hidden`.
+    """
+
+    save: tuple[str, ...] = ()  # Kept in device memory.
+    offload: tuple[str, ...] = ()  # Kept in host memory.
+    save_dots: bool = False  # Keep the results of matrix products without batch dimensions, named or not.
+
+    def policy(self, prim: Any, *args: Any, **params: Any) -> Any:
+        """Decides for one equation, as `jax.checkpoint` asks."""
+        if prim.name == "name":
+            return _for_name(params["name"], self)(prim, *args, **params)
+        base = _policies.dots_with_no_batch_dims_saveable if self.save_dots else _policies.nothing_saveable
+        return base(prim, *args, **params)
+
+    def check(self, tags: set[str]) -> None:
+        """Raises if a pattern fits none of the activations that were tagged in all the modules with this config."""
+        short = sorted({tag.rpartition(".")[2] for tag in tags})
+        for pattern in (*self.save, *self.offload):
+            if not any(_fits(tag, (pattern,)) for tag in tags):
+                there = f" There are: {', '.join(short)}." if short else " There are none."
+                raise ConfigError(f"{self}: no activation is called {pattern!r}.{did_you_mean(pattern, short)}{there}")
+
+
+@functools.cache
+def _for_name(name: str, remat: Remat) -> Any:
+    offload = [name] if _fits(name, remat.offload) else []
+    save = [name] if _fits(name, remat.save) and not offload else []
+    return _policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=save,
+        names_which_can_be_offloaded=offload,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    short = name.rpartition(".")[2]
+    return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(short, p) for p in patterns)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules made of other modules: `Sequence`, one after the other, and `Repeat`, the same layer many times."""
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# `_path` of a child is private to this package, not to its file; JAX's own annotations are incomplete.
+
+import dataclasses
+import operator
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import REQUIRED, ConfigError
+
+from ._context import Collected, Scope, join, own_scope, run, unscoped
+from ._module import Module
+
+
+class Sequence(Module):
+    """Passes `x` through its layers in order; every layer gets the other arguments as they are."""
+
+    class Config(Module.Config):
+        layers: list[Module.Config] = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self.layers = [self.child(f"layers[{i}]", layer) for i, layer in enumerate(cfg.layers)]
+
+    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, *args, **kwargs)
+        return x
+
+
+class Repeat(Module):
+    """Passes `x` through `num_repeats` copies of one layer, each with parameters and state of its own.
+
+    The parameters are stacked along a new first dimension, the logical axis "layers". The layer may be a `Sequence`,
+    for a pattern that repeats: five local layers, then a global one. Compiled once, whatever the number.
+    """
+
+    class Config(Module.Config):
+        layer: Module.Config = REQUIRED
+        num_repeats: int = REQUIRED
+        # "scan" compiles one layer; "unroll" compiles all of them: slower to compile, sometimes faster to run.
+        loop: Literal["scan", "unroll"] = "scan"
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        if cfg.num_repeats < 1:
+            raise ConfigError(f"{self!r}: num_repeats is {cfg.num_repeats}, expected at least 1.")
+        self.layer = self.child("layer", cfg.layer, stack=cfg.num_repeats)
+
+    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Every layer gets the other arguments as they are; `x` must keep its shape and dtype."""
+        scope = own_scope(self, "the loop")
+        one = _one_layer(scope, self.layer, args, kwargs)
+        count = self.cfg.num_repeats
+        prefix = join(self.layer._path, "")
+        state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefix)}
+        each = (None if scope.frame.rng is None else jnp.arange(count), scope.params["layer"], state)
+        if self.cfg.loop == "scan":
+            x, collected = jax.lax.scan(one, x, each, length=count)
+        else:
+            results: list[Collected] = []
+            for i in range(count):
+                x, result = one(x, jax.tree.map(operator.itemgetter(i), each))
+                results.append(result)
+            collected = jax.tree.map(_stack, *results)
+        scope.frame.take(_stacked(collected, join(scope.path, "layer")))
+        return x
+
+
+def _stack(*leaves: Array) -> Array:
+    return jnp.stack(leaves)
+
+
+def _one_layer(scope: Scope, layer: Module, args: Any, kwargs: Any) -> Any:
+    outer = scope.frame
+
+    def one(x: Any, each: Any) -> tuple[Any, Collected]:
+        index, params, state = each
+        rng = outer.rng
+        frame = outer.inner(
+            rng=None if rng is None else lambda: jax.random.fold_in(rng(), index),
+            state=None if outer.state is None else dict(state),
+            in_scan=True,
+        )
+        inner = Scope(frame, layer, params, join(scope.path, "layer"))
+        return run(inner, unscoped(layer, "forward"), (x, *args), kwargs), frame.collected()
+
+    return one
+
+
+def _stacked(collected: Collected, path: str) -> Collected:
+    """Marks what the layers reported as stacked: `path.x` becomes `path[:].x`."""
+
+    def marked(values: dict[str, Any]) -> dict[str, Any]:
+        return {f"{path}[:]{name.removeprefix(path)}": value for name, value in values.items()}
+
+    return dataclasses.replace(collected, summaries=marked(collected.summaries), losses=marked(collected.losses))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from the declarations: specs of all parameters, their initial values, and the tree in print."""
+# pyright: reportPrivateUsage=false
+# `_children` and `_params` of a module are private to this package, not to its file.
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax import Array
+
+from ._context import join
+from ._param import ParamSpec, fold_path
+
+if TYPE_CHECKING:
+    from ._module import Module
+
+
+_NUMERIC = (False, False, False, False, False, True, True)
+
+
+def specs(module: "Module") -> dict[str, Any]:
+    """Returns the specs of all parameters, as a tree of dicts with the names of modules and parameters."""
+    tree: dict[str, Any] = dict(module._params)
+    for name, (child, stack) in module._children.items():
+        tree[name] = map_specs(lambda spec, n=stack: spec.stacked(n) if n else spec, specs(child))
+    return tree
+
+
+def map_specs(function: Callable[[ParamSpec], Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """Applies a function to every spec of a tree."""
+    return jax.tree.map(function, tree, is_leaf=_is_spec)
+
+
+def init(module: "Module", key: Array) -> dict[str, Any]:
+    """Returns initial values for all parameters. Each depends on the key and on its own path alone."""
+    return _filled(specs(module), key, "")
+
+
+def _filled(tree: dict[str, Any], key: Array, path: str) -> dict[str, Any]:
+    def fill(below: Any, place: str) -> Any:
+        return below.make(fold_path(key, place)) if _is_spec(below) else _filled(below, key, place)
+
+    return {name: fill(below, join(path, name)) for name, below in tree.items()}
+
+
+def abstract(module: "Module") -> dict[str, Any]:
+    """Returns shapes and dtypes of all parameters, for tracing without making them."""
+    return map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs(module))
+
+
+def describe(module: "Module") -> str:
+    """Returns the module tree as a table: path, class, and parameters with shape, axes, count and bytes."""
+    rows = [("path", "class", "parameter", "shape", "axes", "count", "bytes"), *_rows(module, specs(module))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(_padded, row, widths, _NUMERIC)).rstrip() for row in rows]
+    leaves = jax.tree.leaves(specs(module), is_leaf=_is_spec)
+    total = f"total: {sum(s.size for s in leaves):,} parameters, {sum(s.nbytes for s in leaves):,} bytes"
+    return "\n".join([*lines, total])
+
+
+def _padded(cell: str, width: int, numeric: bool) -> str:
+    return cell.rjust(width) if numeric else cell.ljust(width)
+
+
+def _rows(module: "Module", tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    path, kind = module.path or "(root)", type(module).__name__
+    for name in module._params or [""]:
+        spec = tree.get(name)
+        if isinstance(spec, ParamSpec):
+            axes = ", ".join(axis or "-" for axis in spec.axes)
+            yield path, kind, name, str(spec.shape), axes, f"{spec.size:,}", f"{spec.nbytes:,}"
+        else:
+            yield path, kind, "", "", "", "", ""
+        path = kind = ""
+    for name, (child, _) in module._children.items():
+        yield from _rows(child, tree[name])
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, ParamSpec)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings for every test: hypothesis, and JAX on eight virtual CPU devices.
+
+JAX is set through the environment, not through `jax.config`, because this file must not import it: the
+tests of `dovetail.config` and of the tools run without JAX, and the processes that tests start inherit these.
+"""
+
+import os
+import sys
+
+from hypothesis import settings
+
+settings.register_profile("dovetail", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("dovetail")
+
+assert "jax" not in sys.modules, "a pytest plugin imported JAX before its settings were made"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
