@@ -10,8 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help venv test lint types imports encapsulation limits check format docs bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-		printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 venv: .venv/installed ## create .venv with the pinned development tools
 
@@ -51,7 +50,7 @@ docs: venv ## rewrite the outputs shown in the Markdown pages
 	$(BIN)/python tools/run_docs.py --update
 
 bench: venv ## run every benchmark
-	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean: ## remove .venv and caches
 	rm -rf .venv .hypothesis .pytest_cache .ruff_cache

@@ -17,3 +17,4 @@ assert "jax" not in sys.modules, "a pytest plugin imported JAX before its settin
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # Tests compile many small programs and run each once.

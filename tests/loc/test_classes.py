@@ -23,10 +23,11 @@ def codes(source: str) -> list[str]:
         "(Module, abc.ABC)",
         "(Mixin, Module[T])",
         "(Module, metaclass=M)",
+        "(Renamed)",
     ],
 )
 def test_a_class_that_derives_from_module_is_checked(bases):
-    assert codes(f"class A{bases}:\n{BREACH}") == ["E1"]
+    assert codes(f"from dovetail.module import Module as Renamed\nclass A{bases}:\n{BREACH}") == ["E1"]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_a_class_that_derives_from_module_is_checked(bases):
         f"from torch import nn\nclass A(nn.Module):\n{BREACH}",
         f"import flax.linen as nn\nclass A(nn.Module):\n{BREACH}",
         f"from flax.linen import Module\nclass A(Module):\n{BREACH}",
+        f"from torch.nn import Module as M\nclass A(M):\n{BREACH}",
+        f"class A(Component):\n    class Config(Module.Config): pass\n{BREACH}",
         "def f(self):\n    self.a = self.child()\n    self.a.w, x._y",
     ],
 )
@@ -91,6 +94,13 @@ def test_children_and_slots_are_inherited_across_files(tmp_path):
         (6, 21, "E3"),
         (6, 37, "E3"),
     ]
+
+
+def test_slots_are_inherited_through_the_bases_of_config():
+    source = "class A(Module):\n    class Config(Module.Config):\n        ffn: F.Config\n"
+    source += "class B(Module):\n    class Other:\n        x: F.Config\n    class Config(A.Config): pass\n"
+    source += "    def f(self):\n        self.cfg.ffn.dim, self.cfg.x.dim\n"
+    assert [(f.line, f.col) for f in check_source(source, "a.py")] == [(9, 9)]
 
 
 def test_a_base_class_of_the_same_file_is_preferred(tmp_path):

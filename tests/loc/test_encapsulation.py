@@ -98,13 +98,14 @@ def test_a_breach_is_found_at_its_place_and_says_what_to_do(block, first_line, s
         ("assert self.ffn.w, self.ffn.v", ["E1", "E1"]),
         ("self.ffn.cfg.set(dim=3)", ["E2"]),
         ("self.ffn.cfg = 3", ["E2"]),
+        ("self.ffn.config()", ["E2"]),
         ("self.ffn._a._b", ["E4", "E4"]),
         ("self.ffn.__call__(x)", ["E4"]),
         ("x.y._z()", ["E4"]),
         ("Point._helper(x)", ["E4"]),
         ("self.layers._items", ["E4"]),
         ("self.cfg._owner", ["E4"]),
-        ("x.__mangled", ["E4"]),
+        ("x.__mangled, x._trailing__", ["E4", "E4"]),
         ("type(self.ffn) is MoE", ["E5"]),
         ("isinstance(self.layers[0], (A, B))", ["E5"]),
         ("any(isinstance(layer, MoE) for layer in self.layers)", ["E5"]),
@@ -235,6 +236,15 @@ def test_a_file_that_is_no_text_is_a_finding(tmp_path, content):
     (found,) = check_paths([tmp_path])
     assert (found.line, found.code) == (1, "E0")
     assert found.message.startswith("not checked, since it cannot be ")
+
+
+def test_a_directory_may_be_called_like_a_file(tmp_path):
+    write(tmp_path, {"pkg.py/a.py": f"class A(Module):\n{BREACH}"})
+    assert [f.code for f in check_paths([tmp_path])] == [f.code for f in check_paths([tmp_path / "pkg.py"])] == ["E1"]
+
+
+def test_an_imported_package_may_be_in_capitals():
+    assert codes("import PIL\nclass A(Module):\n    def f(self):\n        PIL._imaging, PIL.Image._new") == ["E4"]
 
 
 def test_odd_escapes_in_strings_raise_no_warning(block):

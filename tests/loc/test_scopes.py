@@ -14,6 +14,8 @@ def codes(source: str) -> list[str]:
 ALIASES = [
     "a = self.ffn",
     "b = a = self.ffn",
+    "a = self.ffn if i else self.layers",
+    "a = self.layers if i else self.ffn",
     "a: FeedForward = self.ffn",
     "b = self.ffn\na = b",
     "me = self\na = me.ffn",
@@ -113,6 +115,7 @@ def test_a_child_is_followed_under_another_name_until_that_is_rebound(block, ali
         "out = [a(x) for a in self.layers]\nout[0].shape",
         "a = self.ffn(x)\na.shape",
         "a = self.weight\na.T",
+        "a = (self.ffn, x) if i else (self.norm, x)\na[1].shape",
     ],
 )
 def test_what_a_child_returns_is_not_the_child(block, statements):
@@ -214,6 +217,12 @@ class Block(Module):
 """
 
 
+def test_what_a_later_method_says_of_an_attribute_counts():
+    later = "    def setup(self):\n        self.core, self.a = jax.core, self.child()\n"
+    source = f"import jax\nclass A(Module):\n    def forward(self):\n        self.core._x, self.a.w\n{later}"
+    assert codes(source) == ["E1"]
+
+
 def test_helper_methods_declare_take_and_return_children():
     found = check_source(HELPERS, "block.py")
     marked = {i: line.split("# ")[1].split() for i, line in enumerate(HELPERS.split("\n"), 1) if "# " in line}
@@ -252,6 +261,7 @@ def test_a_childs_config_is_followed_like_a_child(block, statement):
         ("cfg: 'Block.Config'", ["E3"]),
         ("cfg: Module.Config", ["E3"]),
         ("cfg: Other.Config", []),
+        ("cfg: 'Other.Config'", []),
         ("other", []),
     ],
 )

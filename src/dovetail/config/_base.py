@@ -7,7 +7,7 @@
 import inspect
 import types
 import typing
-from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from ._errors import ConfigError, did_you_mean
 from ._importing import import_path
@@ -30,6 +30,7 @@ class ConfigBase(Node):
     Adam(rate=1.0, betas=(0.9, 0.99))
     """
 
+    __slots__ = ("_cache", "_explicit")  # Beside __dict__, which holds the fields and nothing else.
     _defaults: ClassVar[dict[str, Any]] = {}
     _declared_in: ClassVar[dict[str, type]] = {}
     _hints: ClassVar[dict[str, Any] | None] = {}
@@ -71,8 +72,9 @@ class ConfigBase(Node):
                 raise ConfigError(self._unknown(name, "" if where == bare_name(type(self)) else f"{where}: "))
             place = f"{where}.{name}" if where else name
             values[name] = conform(freeze(value, place), hints[name], place)
-        values["_explicit"] = explicit | fields.keys()
         self.__dict__.update(values)
+        object.__setattr__(self, "_explicit", explicit | fields.keys())
+        object.__setattr__(self, "_cache", None)
 
     @classmethod
     def _unknown(cls, name: str, where: str = "") -> str:
@@ -82,11 +84,11 @@ class ConfigBase(Node):
     def _with(self, fields: dict[str, Any], where: str) -> Self:
         """`set` with the place to name in errors; only the fields given are checked again."""
         new = object.__new__(type(self))
-        new._fill(fields, self._values(), self.__dict__["_explicit"], where)
+        new._fill(fields, dict(self.__dict__), self._explicit, where)
         return new
 
     def _values(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self._defaults}
+        return self.__dict__
 
     def _identity(self) -> dict[str, str]:
         return {"$config": import_path(type(self))}
@@ -110,16 +112,15 @@ class ConfigBase(Node):
         is still REQUIRED here.
         """
         mine, theirs = self._declared_in, old._declared_in
-        explicit: frozenset[str] = self.__dict__["_explicit"]
         taken = {
             name: getattr(old, name)
             for name in self._defaults
             if name in theirs
-            and name not in explicit
+            and name not in self._explicit
             and (mine[name] is theirs[name] or getattr(self, name) is REQUIRED)
         }
         new = self._with(taken, bare_name(type(self)))
-        new.__dict__["_explicit"] = explicit | (old.__dict__["_explicit"] & taken.keys())
+        object.__setattr__(new, "_explicit", self._explicit | (old._explicit & taken.keys()))
         return new
 
     def build(self, *, path: str = "", **kwargs: Any) -> Any:
@@ -132,22 +133,18 @@ class ConfigBase(Node):
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{bare_name(type(self))} is frozen: {name!r} cannot be deleted.")
 
-    def _key(self) -> tuple[Any, ...]:
-        cached: tuple[Any, ...] | None = self.__dict__.get("_cached_key")
-        if cached is None:
-            cached = (type(self), *(_key(self.__dict__[name]) for name in self._defaults))
-            self.__dict__.update(_cached_key=cached, _cached_hash=hash(cached))
-        return cached
+    def _key(self) -> tuple[int, Any]:
+        """The hash, and what equality compares; computed once."""
+        if self._cache is None:
+            key = (type(self), *map(_key, self.__dict__.values()))
+            object.__setattr__(self, "_cache", (hash(key), key))
+        return cast(tuple[int, Any], self._cache)
 
     def __eq__(self, other: object) -> bool:
-        if self is other or type(self) is not type(other):
-            return self is other
-        mine, theirs = self._key(), other._key() if isinstance(other, ConfigBase) else ()
-        return hash(self) == hash(other) and mine == theirs
+        return self is other or (isinstance(other, ConfigBase) and self._key() == other._key())
 
     def __hash__(self) -> int:
-        self._key()
-        return int(self.__dict__["_cached_hash"])
+        return self._key()[0]
 
     def __copy__(self) -> Self:
         return self
@@ -157,10 +154,10 @@ class ConfigBase(Node):
 
     def __reduce__(self) -> Any:
         # Functions that JAX has wrapped do not pickle; their import paths do.
-        return decode_trusted, (encode(self), sorted(self.__dict__["_explicit"]))
+        return decode_trusted, (encode(self), sorted(self._explicit))
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={_repr(self.__dict__[name])}" for name in self._defaults)
+        inside = ", ".join(f"{name}={_repr(value)}" for name, value in self.__dict__.items())
         return f"{bare_name(type(self))}({inside})"
 
 

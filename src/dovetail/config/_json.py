@@ -47,7 +47,11 @@ def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
     version = data.get("$format")
     if version != _FORMAT:
         raise ConfigError(f"config format {version!r} cannot be read: this version of dovetail reads format {_FORMAT}.")
-    return _decode_config(data, "", (*TRUSTED_MODULES, *allow))
+    try:
+        body = FrozenDict((key, value) for key, value in data.items() if key != "$format")
+        return _decode(body, "", (*TRUSTED_MODULES, *allow))
+    except _Placed as e:
+        raise ConfigError(str(e)) from e.__cause__
 
 
 def encode(value: Any) -> Any:
@@ -86,7 +90,7 @@ def encode(value: Any) -> Any:
 def decode_trusted(data: Any, explicit: list[str]) -> Any:
     """Returns what `encode` was given; for pickle, which trusts its input anyway."""
     cfg = _decode(freeze(data, "pickle"), "", None)
-    cfg.__dict__["_explicit"] = frozenset(explicit)
+    object.__setattr__(cfg, "_explicit", frozenset(explicit))
     return cfg
 
 

@@ -74,7 +74,6 @@ def replace_all(
 
     def report(cfg: ConfigBase) -> Report:
         claimed = _claims(cfg, rules, at, missing, "replaced")
-        skipped = tuple(path for path in claimed if any(_is_inside(path, other) for other in claimed))
         changes: list[Change] = []
 
         def swap(path: str, old: ConfigBase) -> ConfigBase | None:
@@ -84,7 +83,9 @@ def replace_all(
             changes.append(change)
             return change.new
 
-        return Report(rebuild(cfg, swap), tuple(changes), skipped)
+        changed = rebuild(cfg, swap)
+        done = {change.path for change in changes}
+        return Report(changed, tuple(changes), tuple(path for path in claimed if path not in done))
 
     return Modifier(report)
 
@@ -124,20 +125,22 @@ def chain(*modifiers: Callable[[Any], Any]) -> Modifier:
 def _claims(
     cfg: ConfigBase, rules: Mapping[type[ConfigBase], Any], at: str, missing: Missing, verb: str
 ) -> dict[str, type[ConfigBase]]:
-    """Returns `{path: target}` of all matches, found before anything is changed."""
+    """Returns `{path: target}` of all matches, parents first, found before anything is changed."""
     pattern = re.compile(".*".join(map(re.escape, at.split("*"))))
     claimed: dict[str, type[ConfigBase]] = {}
+    for path, node in find(cfg, ConfigBase):
+        targets = [target for target in rules if isinstance(node, target)]
+        if not targets or not pattern.fullmatch(path):
+            continue
+        if len(targets) > 1:
+            both = f"{bare_name(targets[0])} and {bare_name(targets[1])}"
+            raise ConfigError(
+                f"{path or ROOT}: claimed by two replacements, of {both}. Apply them one after the other."
+            )
+        claimed[path] = targets[0]
     for target in rules:
-        matches = [path for path, _ in find(cfg, target) if pattern.fullmatch(path)]
-        if not matches and missing == "error":
+        if missing == "error" and target not in claimed.values():
             raise ConfigError(_no_match(cfg, target, at, verb))
-        for path in matches:
-            if path in claimed:
-                both = f"{bare_name(claimed[path])} and {bare_name(target)}"
-                raise ConfigError(
-                    f"{path or ROOT}: claimed by two replacements, of {both}. Apply them one after the other."
-                )
-            claimed[path] = target
     return claimed
 
 
@@ -160,10 +163,6 @@ def _made(new: New, old: ConfigBase, path: str) -> ConfigBase:
     if not isinstance(made, ConfigBase):
         raise ConfigError(f"{path or ROOT}: the modifier returned {made!r}, expected a config.")
     return made
-
-
-def _is_inside(path: str, other: str) -> bool:
-    return path != other and (not other or path.startswith((f"{other}.", f"{other}[")))
 
 
 def _depth(path: str) -> int:

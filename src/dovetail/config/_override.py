@@ -7,7 +7,7 @@
 import ast
 import importlib.util
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from ._base import ConfigBase, fields_of
@@ -20,7 +20,7 @@ from ._values import FrozenDict, FrozenList, bare_name, kind
 _C = TypeVar("_C", bound=ConfigBase)
 _FAIL = object()
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-_BRACKETS = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
+_BRACKETS = {list: "[]", Sequence: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
 
 
 def override(cfg: _C, assignments: Iterable[str]) -> _C:
@@ -127,7 +127,7 @@ def _container(text: str, origin: Any, args: tuple[Any, ...]) -> Any:
     values = [_read(item, hint) for item, hint in zip(items, hints, strict=False)]
     if len(items) != len(hints) or _FAIL in values:
         return _FAIL
-    made: Any = FrozenList if origin is list else origin
+    made: Any = FrozenList if origin in (list, Sequence) else origin
     return made(values)
 
 

@@ -15,6 +15,7 @@ from ._types import show
 from ._values import FrozenDict, FrozenList, Node, bare_name, kind
 
 _N = TypeVar("_N", bound=Node)
+_PARTED = (Node, list, tuple, dict)
 _NAME = re.compile(r"[A-Za-z_][\w-]*\Z")
 _SEGMENT = re.compile(r"""(?:(?:^|\.)([A-Za-z_][\w-]*))|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 
@@ -60,22 +61,40 @@ def visit(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
     A list, tuple or dict without configs in it is a leaf.
     """
-    yield path, root
-    if isinstance(root, Node) or holds_nodes(root):
-        for key, part in parts(root).items():
-            yield from visit(part, join(path, key))
+    found: list[tuple[str, Any]] = []
+    _walk(root, path, found, leaves=True)
+    return iter(found)
+
+
+def _walk(value: Any, path: str, found: list[tuple[str, Any]], leaves: bool) -> None:
+    if isinstance(value, Node):
+        found.append((path, value))
+        prefix = f"{path}." if path else ""
+        for name, part in value._values().items():
+            if leaves or isinstance(part, _PARTED):
+                _walk(part, prefix + name, found, leaves)
+    elif holds_nodes(value):
+        if leaves:
+            found.append((path, value))
+        for key, part in parts(value).items():
+            _walk(part, join(path, key), found, leaves)
+    elif leaves:
+        found.append((path, value))
 
 
 def holds_nodes(value: Any) -> bool:
     """Whether a list, tuple or dict has a config anywhere inside."""
-    if isinstance(value, (list, tuple, dict)):
-        return any(isinstance(part, Node) or holds_nodes(part) for part in parts(value).values())
-    return False
+    if not isinstance(value, (list, tuple, dict)):
+        return False
+    items: Any = parts(value).values()
+    return any(isinstance(part, _PARTED) and (isinstance(part, Node) or holds_nodes(part)) for part in items)
 
 
 def find(root: Any, target: type[_N]) -> list[tuple[str, _N]]:
     """Returns `(path, config)` for every config that is a `target`, the root included, parents first."""
-    return [(path, value) for path, value in visit(root) if isinstance(value, target)]
+    nodes: list[tuple[str, Any]] = []
+    _walk(root, "", nodes, leaves=False)
+    return [(path, node) for path, node in nodes if isinstance(node, target)]
 
 
 def rebuild(value: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
@@ -87,7 +106,7 @@ def rebuild(value: Any, change: Callable[[str, Any], Any], path: str = "") -> An
         return new
     changed: dict[Any, Any] = {}
     for key, old in parts(value).items():
-        if isinstance(old, (Node, list, tuple, dict)) and (new := rebuild(old, change, join(path, key))) is not old:
+        if isinstance(old, _PARTED) and (new := rebuild(old, change, join(path, key))) is not old:
             changed[key] = new
     return with_parts(value, changed, path) if changed else value
 

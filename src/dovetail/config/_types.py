@@ -32,7 +32,9 @@ def conform(value: Any, hint: Any, where: str) -> Any:
 def _fit(value: Any, hint: Any, where: str) -> Any:
     hint = unwrap(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    fits = False
+    fits = hint is Any
+    if fits:
+        return value
     if origin in _UNION:
         return _fit_union(value, args, hint, where)
     if origin is Literal:
@@ -52,7 +54,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
         protocol = getattr(hint, "_is_protocol", False) and not getattr(hint, "_is_runtime_protocol", False)
         fits = protocol or (isinstance(value, hint) and not (isinstance(value, bool) and hint in (int, float)))
     else:
-        fits = True  # Any, or an annotation that says nothing at run time.
+        fits = True  # An annotation that says nothing at run time.
     if not fits:
         raise _Mismatch(value, hint, where)
     return value

@@ -117,22 +117,20 @@ _KINDS = {
 
 def kind(value: Any) -> str:
     """Returns the sort of a frozen value: a key of `_KINDS`, "dtype", or "import" for functions and classes."""
-    if type(value) in _ATOMS:
-        return "atom"
-    found = next((name for name, types in _KINDS.items() if isinstance(value, types)), None)
-    return found or ("dtype" if is_dtype(value) else "import")
+    return _kind_of(cast(Any, type)(value))
 
 
-def is_dtype(value: Any) -> bool:
-    """Whether `value` is a NumPy dtype; NumPy is not imported to find out."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.dtype)
+@functools.cache
+def _kind_of(cls: type) -> str:
+    found = next((name for name, types in _KINDS.items() if issubclass(cls, types)), None)
+    numpy = sys.modules.get("numpy")  # Not imported here: without it there are no dtypes.
+    return found or ("dtype" if numpy is not None and issubclass(cls, numpy.dtype) else "import")
 
 
 def freeze(value: Any, where: str) -> Any:
     """Returns `value` as plain frozen data, or raises if a config cannot hold it."""
     cls: Any = cast(Any, type)(value)
-    if cls in _ATOMS or issubclass(cls, (Node, enum.Enum, Marker, FrozenPartial)) or is_dtype(value):
+    if cls in _ATOMS or kind(value) in ("node", "enum", "marker", "partial", "dtype"):
         return value
     for plain in (int, float, str):
         if isinstance(value, plain):  # A subclass: keep the plain value.

@@ -17,7 +17,7 @@ _MAPPINGS = frozenset({"dict", "Dict", "Mapping"})
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """A class statement, with the dotted names of its bases and of those of its nested `Config`."""
+    """A class statement; the dotted names of its bases, and of the owners of the bases of its nested `Config`."""
 
     node: ast.ClassDef
     filename: str
@@ -34,9 +34,8 @@ class Index:
 
     def __init__(self, trees: Mapping[str, ast.Module]) -> None:
         self._origins = {filename: dict(_imports(tree)) for filename, tree in trees.items()}
-        self._classes = [
-            _class(node, f) for f, t in trees.items() for node in ast.walk(t) if isinstance(node, ast.ClassDef)
-        ]
+        nodes = [(node, f) for f, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        self._classes = [_class(node, filename, self._origins[filename]) for node, filename in nodes]
         self._by_name: dict[str, list[Class]] = {}
         for cls in self._classes:
             self._by_name.setdefault(cls.name, []).append(cls)
@@ -51,7 +50,7 @@ class Index:
 
     def is_module(self, cls: Class) -> bool:
         """Returns whether `cls` derives from `Module`, through any number of scanned classes."""
-        return any(self._is_root(c, base) for c in (cls, *self.ancestors(cls)) for base in c.bases)
+        return any(_is_root(base) for c in (cls, *self.ancestors(cls)) for base in c.bases)
 
     def ancestors(self, cls: Class, *, of_config: bool = False) -> list[Class]:
         """Returns the scanned classes `cls` derives from, nearest first; `of_config`: or its `Config`."""
@@ -74,11 +73,6 @@ class Index:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     fields[field.target.id] = _slot(field.annotation)
         return {name: value for name, value in fields.items() if value}
-
-    def _is_root(self, cls: Class, base: str) -> bool:
-        head = base.split(".")[0]
-        origin = self._origins[cls.filename].get(head, head)
-        return base.split(".")[-1] == "Module" and origin.split(".")[0] not in _FOREIGN
 
 
 def functions(cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -108,10 +102,18 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def _class(node: ast.ClassDef, filename: str) -> Class:
+def _class(node: ast.ClassDef, filename: str, origins: Mapping[str, str]) -> Class:
+    def resolve(base: ast.expr) -> str:
+        head, dot, rest = dotted(base).partition(".")
+        return origins.get(head, head) + dot + rest
+
     config = config_class(node)
-    owners = [dotted(base).removesuffix(".Config") for base in (config.bases if config else ())]
-    return Class(node, filename, tuple(map(dotted, node.bases)), tuple(owners))
+    owners = [resolve(base).removesuffix(".Config") for base in (config.bases if config else ())]
+    return Class(node, filename, tuple(map(resolve, node.bases)), tuple(owners))
+
+
+def _is_root(base: str) -> bool:
+    return base.split(".")[-1] == "Module" and base.split(".")[0] not in _FOREIGN
 
 
 def _config_body(cls: ast.ClassDef) -> list[ast.stmt]:

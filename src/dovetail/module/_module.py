@@ -14,7 +14,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean
+from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
 from ._context import ModuleError, Scope, call_child, current, join, own_scope, random_key
 from ._param import Init, ParamSpec, variance_scaling
@@ -22,7 +22,7 @@ from ._remat import Remat
 from ._tree import describe
 
 _T = TypeVar("_T")
-_NAME = re.compile(r"[A-Za-z]\w*(\[\d+\])?\Z")
+_NAME = re.compile(r"([A-Za-z]\w*)(\[\d+\]|\.[A-Za-z]\w*)?\Z")  # As in config paths: ffn, layers[0], heads.left.
 
 
 class Module(Component):
@@ -63,6 +63,12 @@ class Module(Component):
         if not isinstance(cfg, Module.Config):
             raise ConfigError(f"{join(self.path, name)}: expected a Module.Config, found {cfg!r}.")
         self._declare(name, "child")
+        fields = fields_of(self._cfg)
+        if _NAME.sub(r"\1", name) not in fields:
+            raise ConfigError(
+                f"{self!r}: child {name!r} has no field of that name in its config, which has: {', '.join(fields)}.\n"
+                "  Declare one: config tree and module tree share their names, and replace_all looks into fields."
+            )
         try:
             module: Module = cfg.build(path=join(self.path, name))
         except Incomplete:
@@ -114,7 +120,9 @@ class Module(Component):
     def _declare(self, name: str, kind: str) -> None:
         where = f"{self!r}: {kind} {name!r}"
         if not _NAME.match(name):
-            raise ConfigError(f"{where} is not a name. Use letters, digits and _, as in 'ffn' or 'layers[0]'.")
+            raise ConfigError(
+                f"{where} is not a name. Use letters, digits and _, as in 'ffn', 'layers[0]', 'heads.left'."
+            )
         if name in self._declared:
             raise ConfigError(f"{where} is declared twice; the name is already that of a {self._declared[name]}.")
         if hasattr(Module, name):

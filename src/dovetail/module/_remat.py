@@ -15,8 +15,8 @@ _policies = jax.checkpoint_policies
 class Remat(ConfigBase):
     """Makes a module compute its activations again in the backward pass, except for those named here.
 
-    A pattern is matched against the name given to `self.tag` and against the whole path, `*` standing for any
-    characters: `qkv`, `*.attention.*`, `decoder.layer.ffn.hidden`.
+    A pattern is matched against the end of the path of what a layer gave to `self.tag`, `*` standing for any
+    characters: `qkv`, `attention.*`, `decoder.layer.ffn.hidden`.
     """
 
     save: tuple[str, ...] = ()  # Kept in device memory.
@@ -52,5 +52,4 @@ def _for_name(name: str, remat: Remat) -> Any:
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    short = name.rpartition(".")[2]
-    return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(short, p) for p in patterns)
+    return any(fnmatch.fnmatchcase(f".{name}", pattern) for p in patterns for pattern in (p, f"*.{p}"))

@@ -5,6 +5,7 @@
 
 import dataclasses
 import operator
+from collections import abc
 from typing import Any, Literal
 
 import jax
@@ -21,7 +22,7 @@ class Sequence(Module):
     """Passes `x` through its layers in order; every layer gets the other arguments as they are."""
 
     class Config(Module.Config):
-        layers: list[Module.Config] = REQUIRED
+        layers: abc.Sequence[Module.Config] = REQUIRED
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -57,7 +58,7 @@ class Repeat(Module):
         scope = own_scope(self, "the loop")
         one = _one_layer(scope, self.layer, args, kwargs)
         count = self.cfg.num_repeats
-        prefix = join(self.layer._path, "")
+        prefix = join(self.path, "layer.")
         state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefix)}
         each = (None if scope.frame.rng is None else jnp.arange(count), scope.params["layer"], state)
         if self.cfg.loop == "scan":

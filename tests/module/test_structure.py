@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeat and Sequence: a scanned stack is the Python loop, in outputs, gradients, state, losses and randomness."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, modify, replace_all
+from dovetail.module import Remat, Repeat, Sequence, call, init, per_layer, specs
+from support.compare import assert_same
+from support.transformer import Attention, Block, Decoder, DenseFeedForward, NoisyFeedForward, decoder, plain_decoder
+
+IDS = jax.random.randint(jax.random.key(7), (2, 6), 0, 32)
+
+
+def loss(model, params, **kwargs):
+    logits, collected = call(model, params, IDS, **kwargs)
+    return jnp.mean(jnp.square(logits - 1)) + sum(map(jnp.sum, collected.losses.values())), (logits, collected)
+
+
+def outcome(cfg, params, **kwargs):
+    """Outputs, what was collected, and gradients."""
+    model = cfg.build()
+    (_, aux), grads = jax.jit(jax.value_and_grad(lambda p: loss(model, p, **kwargs), has_aux=True))(params)
+    return aux, grads
+
+
+def unrolled(cfg):
+    return modify(Repeat.Config, lambda repeat: repeat.set(loop="unroll"))(cfg)
+
+
+@pytest.fixture
+def cfg():
+    noisy = replace_all(DenseFeedForward.Config, lambda ffn: NoisyFeedForward.Config(inner=ffn.set(dropout=0.3)))
+    return noisy(decoder())
+
+
+def test_scan_equals_a_python_loop_over_plain_functions():
+    cfg = decoder(num_layers=3)
+    model = cfg.build()
+    params = init(model, jax.random.key(0))
+    got, grads = jax.value_and_grad(lambda p: jnp.mean(jnp.square(call(model, p, IDS)[0] - 1)))(params)
+    want, plain_grads = jax.value_and_grad(
+        lambda p: jnp.mean(jnp.square(plain_decoder(p, IDS, num_heads=2, scan=False) - 1))
+    )(params)
+    assert_same(got, want)
+    assert_same(grads, plain_grads)
+
+
+def test_scan_equals_unrolled_with_dropout_losses_summaries_and_state(cfg):
+    params = init(cfg.build(), jax.random.key(0))
+    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}}
+    scanned, looped = outcome(cfg, params, **kwargs), outcome(unrolled(cfg), params, **kwargs)
+    assert_same(scanned, looped)
+    without = outcome(cfg, params, state={})
+    assert not np.allclose(scanned[0][0], without[0][0]), "dropout must have had an effect"
+
+
+def test_layers_of_a_stack_draw_different_random_numbers(cfg):
+    # With equal parameters and no attention between positions, equal noise would keep equal layers equal.
+    layer = NoisyFeedForward.Config(dim=4, inner=DenseFeedForward.Config(hidden_dim=64, dropout=0.5))
+    model = Repeat.Config(layer=layer, num_repeats=2).build()
+    params = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), init(model, jax.random.key(0)))
+    identity = call(model, params, jnp.zeros((1, 4)), rng=jax.random.key(1), train=True)[1]
+    np.testing.assert_array_equal(identity.summaries["layer[:].size"], 0)
+    x = jnp.ones((1, 4))
+    one = layer.build()
+    inner = jax.tree.map(lambda leaf: leaf[0], params["layer"])
+    sizes = [call(one, inner, x, rng=jax.random.fold_in(jax.random.key(1), i), train=True)[0] for i in range(2)]
+    assert not np.allclose(*sizes)
+
+
+def test_summaries_and_losses_come_out_per_layer(cfg):
+    model = cfg.build()
+    params = init(model, jax.random.key(0))
+    _, collected = call(model, params, IDS)
+    assert list(collected.summaries) == ["stack.layer[:].ffn.size"]
+    assert list(collected.losses) == ["stack.layer[:].ffn.shrink"]
+    flat = per_layer(collected.summaries)
+    assert list(flat) == [f"stack.layer[{i}].ffn.size" for i in range(3)]
+    np.testing.assert_array_equal(list(flat.values()), collected.summaries["stack.layer[:].ffn.size"])
+    assert len(set(map(float, flat.values()))) == 3, "each layer reports its own value"
+
+
+def test_nested_stacks_report_with_two_indices():
+    inner = Repeat.Config(
+        layer=NoisyFeedForward.Config(dim=4, inner=DenseFeedForward.Config(hidden_dim=4)), num_repeats=2
+    )
+    model = Repeat.Config(layer=inner, num_repeats=3).build()
+    params = init(model, jax.random.key(0))
+    assert params["layer"]["layer"]["inner"]["up"]["weight"].shape == (3, 2, 4, 4)
+    summaries = call(model, params, jnp.ones((1, 4)))[1].summaries
+    assert {k: v.shape for k, v in summaries.items()} == {"layer[:].layer[:].size": (3, 2)}
+    assert list(per_layer(summaries))[:3] == [
+        "layer[0].layer[0].size",
+        "layer[0].layer[1].size",
+        "layer[1].layer[0].size",
+    ]
+
+
+def local_global(dim: int = 8, num_repeats: int = 2, loop: Literal["scan", "unroll"] = "scan"):
+    """Five local layers, then a global one, and all of that twice."""
+    ffn = DenseFeedForward.Config(hidden_dim=16)
+    local = Block.Config(dim=dim, attention=Attention.Config(window=2), ffn=ffn)
+    period = Sequence.Config(layers=[local] * 5 + [local.set_in("attention.window", None)])
+    return Decoder.Config(dim=dim, stack=Repeat.Config(layer=period, num_repeats=num_repeats, loop=loop))
+
+
+def test_heterogeneous_periods_equal_the_loop_and_stack_their_parameters():
+    cfg = local_global()
+    model = cfg.build()
+    params = init(model, jax.random.key(0))
+    spec = specs(model)["stack"]["layer"]["layers[5]"]["ffn"]["up"]["weight"]
+    assert (spec.shape, spec.axes, spec.fan_in, spec.fan_out) == ((2, 8, 16), ("layers", "embed", "mlp"), 8, 16)
+    assert_same(outcome(cfg, params), outcome(local_global(loop="unroll"), params))
+    x = params["embedding"][IDS]
+    for period in range(2):
+        for i, window in enumerate([2] * 5 + [None]):
+            block = Block.Config(
+                dim=8, attention=Attention.Config(window=window), ffn=DenseFeedForward.Config(hidden_dim=16)
+            )
+            layer = jax.tree.map(lambda leaf, n=period: leaf[n], params["stack"]["layer"][f"layers[{i}]"])
+            x = call(block.build(), layer, x)[0]
+    want = (
+        x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * params["norm"]["scale"] @ params["embedding"].T
+    )
+    assert_same(call(model, params, IDS)[0], want)
+
+
+@pytest.mark.parametrize("make", [decoder, local_global])
+def test_decode_state_survives_scan(make):
+    cfg = make()
+    for each in (cfg, unrolled(cfg)):
+        model = each.build()
+        params = init(model, jax.random.key(0))
+        want = call(model, params, IDS)[0]
+        step = jax.jit(lambda ids, state, model=model, params=params: call(model, params, ids, state=state))
+        logits, collected = step(IDS[:, :3], {})
+        got, state = [logits], collected.state
+        for t in range(3, 6):
+            logits, collected = step(IDS[:, t : t + 1], state)
+            got, state = [*got, logits], collected.state
+        assert_same(jnp.concatenate(got, axis=1), want)
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {model.cfg.stack.num_repeats}
+
+
+def test_a_call_without_state_keeps_none():
+    model = decoder().build()
+    assert call(model, init(model, jax.random.key(0)), IDS)[1].state is None
+
+
+def test_the_program_does_not_grow_with_the_number_of_layers():
+    def size(num_layers):
+        model = decoder(num_layers).build()
+        params = jax.eval_shape(lambda: init(model, jax.random.key(0)))
+        return jax.jit(jax.grad(lambda p: loss(model, p)[0])).lower(params).as_text().count("\n")
+
+    assert size(4) == size(16) == size(64)
+
+
+def test_sequence_equals_calling_its_layers_in_turn():
+    block = Block.Config(dim=8, ffn=DenseFeedForward.Config(hidden_dim=16))
+    model = Sequence.Config(layers=[block, block]).build()
+    params = init(model, jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (2, 3, 8))
+    want = call(block.build(), params["layers[1]"], call(block.build(), params["layers[0]"], x)[0])[0]
+    np.testing.assert_array_equal(call(model, params, x)[0], want)
+
+
+def test_repeat_of_nothing_is_refused():
+    with pytest.raises(ConfigError) as e:
+        decoder(num_layers=0).build()
+    assert str(e.value) == "stack (Repeat): num_repeats is 0, expected at least 1."
+
+
+def test_remat_inside_a_stack_changes_nothing(cfg):
+    params = init(cfg.build(), jax.random.key(0))
+    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}}
+    want = outcome(cfg, params, **kwargs)
+    for remat in (Remat(), Remat(save=("qkv", "*.inner.hidden"), save_dots=True)):
+        rematted = modify(Block.Config, lambda block, remat=remat: block.set(remat=remat))(cfg)
+        assert_same(outcome(rematted, params, **kwargs), want)
+    assert_same(outcome(unrolled(rematted), params, **kwargs), want)
