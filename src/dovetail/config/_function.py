@@ -16,7 +16,7 @@ from ._errors import ConfigError
 from ._importing import import_path
 from ._traverse import join, parts
 from ._types import is_plain, node_types
-from ._values import DEFAULT, REQUIRED, Node, dotted, freeze, kind
+from ._values import DEFAULT, REQUIRED, Node, bare_name, dotted, freeze, kind
 
 _T = TypeVar("_T")
 
@@ -82,7 +82,7 @@ def config_for(make: Callable[..., _T], /, *args: Any, **fields: Any) -> Functio
         raise ConfigError(f"{dotted(make)}: {e}.") from None
     if twice := bound.keys() & fields.keys():
         raise ConfigError(f"{dotted(make)}: {', '.join(sorted(twice))} given twice, by position and by name.")
-    return cls()._with({**bound, **fields}, dotted(make))
+    return cls()._with({**bound, **fields}, bare_name(cls))
 
 
 @functools.cache
