@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from _report import header, medians, table
-from support.transformer import Block, decoder, plain_decoder
 
 from dovetail.config import modify
 from dovetail.module import Remat, abstract, call
+from support.transformer import Block, decoder, plain_decoder
 
 IDS = jax.ShapeDtypeStruct((2, 16), jnp.int32)
 NUM_HEADS = 4
@@ -94,6 +94,7 @@ def remat_memory() -> None:
         compiled = grad.lower(abstract(model), ids).compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         assert memory is not None
+        assert cost is not None
         rows.append((name, f"{memory.temp_size_in_bytes / 2**20:.1f} MiB", f"{cost['flops'] / 1e9:.2f} GFLOP"))
     print("## Remat of 32 blocks, batch 8 x 256: temporary memory and work of the gradient, by XLA's own figures\n")
     table(("policy", "temporary memory", "work per layer and the rest"), rows)

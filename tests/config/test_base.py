@@ -14,6 +14,8 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings
+
+from dovetail.config import REQUIRED, ConfigBase, ConfigError, config_for, fields_of, to_text
 from support.configs import (
     Block,
     Dense,
@@ -32,8 +34,6 @@ from support.configs import (
     trees,
 )
 
-from dovetail.config import REQUIRED, ConfigBase, ConfigError, config_for, fields_of, to_text
-
 
 class Numeric(ConfigBase):
     """A record of what JAX and NumPy bring: wrapped functions and dtypes."""
@@ -49,8 +49,7 @@ class Numeric(ConfigBase):
 
 def test_config_prints_as_it_is_written():
     assert repr(Block.Config(dim=4, ffn=Identity.Config())) == (
-        "Block.Config(dim=4, norm=Norm.Config(dim=REQUIRED, eps=1e-06), "
-        "ffn=Identity.Config(dim=REQUIRED, dropout=0.0))"
+        "Block.Config(dim=4, norm=Norm.Config(dim=REQUIRED, eps=1e-06), ffn=Identity.Config(dim=REQUIRED, dropout=0.0))"
     )
     assert repr(Record(items=[Norm.Config(dim=1)], table={"a": square})) == (
         "Record(value=None, other=None, items=[Norm.Config(dim=1, eps=1e-06)], table={'a': support.configs.square})"
@@ -68,13 +67,15 @@ def test_field_without_default_is_required():
 # Frozen.
 
 
-@pytest.mark.parametrize("cfg", [Norm.Config(), Record(), config_for(power)], ids=repr)
+@pytest.mark.parametrize(
+    "cfg, label",
+    [(Norm.Config(), "Norm.Config"), (Record(), "Record"), (config_for(power), "support.configs.power")],
+)
 @pytest.mark.parametrize("name", ["dim", "value", "x", "brand_new", "_explicit", "set"])
-def test_no_attribute_can_be_assigned(cfg, name):
+def test_no_attribute_can_be_assigned(cfg, label, name):
     with pytest.raises(AttributeError) as e:
         setattr(cfg, name, 3)
-    kind = type(cfg).__qualname__
-    assert str(e.value) == f"{kind} is frozen. Use cfg.set({name}=...), which returns a copy."
+    assert str(e.value) == f"{label} is frozen. Use cfg.set({name}=...), which returns a copy."
 
 
 def test_no_attribute_can_be_deleted():
@@ -172,6 +173,7 @@ def test_equal_fields_of_another_class_are_not_equal():
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_order_of_dicts_matters_neither_to_equality_nor_to_text(cfg):
     other = reordered(cfg)
     assert cfg == other
@@ -179,13 +181,14 @@ def test_order_of_dicts_matters_neither_to_equality_nor_to_text(cfg):
 
 
 @given(trees(), trees())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_equal_exactly_if_the_text_is_equal_and_then_the_hash_is_too(one, two):
     assert (one == two) == (to_text(one) == to_text(two))
     assert one != two or hash(one) == hash(two)
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_copy_and_deepcopy_are_equal(cfg):
     assert copy.copy(cfg) == cfg
     assert copy.deepcopy(cfg) == cfg
@@ -193,6 +196,7 @@ def test_copy_and_deepcopy_are_equal(cfg):
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_pickle_gives_an_equal_config_with_an_equal_hash(cfg):
     again = pickle.loads(pickle.dumps(cfg))
     assert again == cfg
@@ -243,7 +247,7 @@ def test_pickle_from_a_process_with_another_hash_seed_is_equal_and_found_in_a_se
 def test_subclass_may_give_a_field_another_default_and_type():
     class Wide(Norm.Config):
         dim: int = 7
-        eps: float | None = None
+        eps: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     assert repr(Wide()) == "Wide(dim=7, eps=None)"
     assert fields_of(Wide) == {"dim": int, "eps": float | None}

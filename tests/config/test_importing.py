@@ -12,10 +12,10 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from support.configs import Dense, Kind, Norm, power
 
 from dovetail.config import ConfigError
 from dovetail.config._importing import import_object, import_path
+from support.configs import Dense, Kind, Norm, power
 
 
 class Maker:
@@ -146,9 +146,8 @@ def test_module_that_fails_to_import_is_named(tmp_path, monkeypatch):
 def test_path_may_not_go_through_another_module():
     with pytest.raises(ConfigError) as e:
         import_object("support.configs:math.sqrt")
-    assert str(e.value) == (
-        "'support.configs:math.sqrt' goes through the module 'math'. Name what you mean where it is defined."
-    )
+    text = "'support.configs:math.sqrt' goes through the module 'math'. Name a function or class where it is defined."
+    assert str(e.value) == text
 
 
 @pytest.mark.parametrize("path", ["jax:config.update", "support.configs:square.__globals__", "numpy:__builtins__.get"])

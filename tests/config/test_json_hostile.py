@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that mean harm: reading one imports nothing that is not trusted, calls nothing, and fails with a ConfigError."""
+"""Files that mean harm: reading one imports nothing that is not trusted, calls nothing, and ends in a ConfigError."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.config import ConfigError, from_json
+from dovetail.config import ConfigError, from_json, to_json
+from dovetail.config._importing import import_object
 
 FUNCTION = "dovetail.config:FunctionConfig"
 
@@ -40,7 +41,6 @@ OUTSIDE = [
     "builtins:eval",
     "builtins:exec",
     "builtins:open",
-    "builtins:__import__",
     "builtins:getattr",
     "builtins:type",
     "importlib:import_module",
@@ -61,12 +61,11 @@ def test_reference_outside_the_trusted_modules_is_refused_whatever_the_tag(path)
     for value in ways_to_name(path):
         with pytest.raises(ConfigError) as e:
             from_json(file_with(value))
-        place = "f" if "$dict" not in value and "$set" not in value and "$tuple" not in value else None
-        text = (
+        assert str(e.value) == (
+            f"{'f[0]' if value.keys() & {'$set', '$tuple'} else 'f'}: "
             f"{path} is outside the modules this file may refer to (dovetail, jax, ml_dtypes, numpy, optax).\n"
             f"  If you trust the file, pass allow=(..., {path.partition(':')[0].partition('.')[0]!r})."
         )
-        assert str(e.value) == f"f: {text}" or (place is None and str(e.value).endswith(text))
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -107,6 +106,7 @@ ROUNDABOUT = [
     "numpy:__spec__.loader",
     "numpy:ndarray.__reduce__.__class__",
     "numpy:eval",
+    "builtins:__import__",
     "numpy.f2py.__main__:main",
     "numpy.f2py.__main__.x:main",
 ]
@@ -125,7 +125,6 @@ def test_way_from_a_trusted_module_to_something_else_is_closed_whatever_the_tag(
         "dovetail.config._importing:import_object",  # import_object("os:system") needs no permission
         "dovetail.config._json:decode_trusted",
         "numpy.testing._private.utils:runstring",  # is exec
-        "numpy.f2py.diagnose:run_command",  # is os.system
     ],
 )
 def test_private_function_that_would_run_anything_cannot_be_what_a_config_calls(path):
@@ -155,7 +154,7 @@ def test_built_file_cannot_reach_eval(tmp_path):
     """The same, by way of the attributes of a trusted module."""
     target = tmp_path / "owned"
     find = {"$config": FUNCTION, "$of": "numpy:__builtins__.get", "key": "eval"}
-    code = f"open({str(target)!r}, 'w')"
+    code = f"__import__('pathlib').Path({str(target)!r}).touch()"
     text = json.dumps({"$format": 1, "$config": FUNCTION, "$of": "jax.tree_util:tree_map", "f": find, "tree": code})
     with pytest.raises(ConfigError):
         from_json(text).build()
@@ -203,21 +202,21 @@ def test_main_program_of_an_allowed_package_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("depth", [200, 1_000, 100_000])
+@pytest.mark.parametrize("depth", [50, 1_000, 100_000])
 @pytest.mark.parametrize("opening, closing", [("[", "]"), ('{"a":', "}"), ('{"$tuple":[', "]}")])
 def test_deep_nesting_is_read_or_refused_but_does_not_overflow(depth, opening, closing):
-    text = '{"$format": 1, "$config": "support.configs:Record", "value": %s1%s}' % (opening * depth, closing * depth)
-    try:
+    value = opening * depth + "1" + closing * depth
+    text = '{"$format": 1, "$config": "support.configs:Record", "value": ' + value + "}"
+    if depth <= 50:
         cfg = from_json(text, allow=["support"])
-    except ConfigError as e:
-        assert "nested" in str(e)
+        assert hash(cfg) == hash(from_json(to_json(cfg), allow=["support"]))
     else:
-        assert depth == 200
-        assert hash(cfg) == hash(from_json(text, allow=["support"]))
+        with pytest.raises(ConfigError, match="nested"):
+            from_json(text, allow=["support"])
 
 
 def test_number_too_long_for_python_is_refused():
-    text = '{"$format": 1, "$config": "support.configs:Record", "value": %s}' % ("1" * 5000)
+    text = '{"$format": 1, "$config": "support.configs:Record", "value": ' + "1" * 5000 + "}"
     with pytest.raises(ConfigError):
         from_json(text, allow=["support"])
 
@@ -231,5 +230,20 @@ def test_file_cannot_shadow_the_methods_of_a_config():
 
 def test_allowed_modules_given_as_one_text_are_refused():
     """`allow="abc"` would mean the modules a, b and c."""
-    with pytest.raises((ConfigError, TypeError), match="allow"):
+    with pytest.raises((ConfigError, TypeError)) as e:
         from_json('{"$format": 1, "$config": "support.configs:Record"}', allow="support")
+    assert str(e.value) == "allow: expected a list of module names, found 'support' (str)."
+
+
+def test_small_file_does_not_take_exponential_time(monkeypatch):
+    """Keys in keys in keys: each is read once."""
+    value: Any = {"$import": "support.configs:square"}
+    for _ in range(10):
+        value = {"$dict": [[value, 1]]}
+    seen: list[str] = []
+    monkeypatch.setattr(
+        "dovetail.config._json.import_object",
+        lambda path, *, allow: seen.append(path) or import_object(path, allow=allow),
+    )
+    from_json(json.dumps({"$format": 1, "$config": "support.configs:Record", "value": value}), allow=["support"])
+    assert seen == ["support.configs:Record", "support.configs:square"]

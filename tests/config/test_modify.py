@@ -6,20 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.configs import (
-    Block,
-    Dense,
-    FeedForward,
-    Identity,
-    Mixture,
-    Model,
-    Norm,
-    Record,
-    Twin,
-    power,
-    square,
-    trees,
-)
 
 from dovetail.config import (
     REQUIRED,
@@ -35,6 +21,20 @@ from dovetail.config import (
     modify,
     replace_all,
     to_text,
+)
+from support.configs import (
+    Block,
+    Dense,
+    FeedForward,
+    Identity,
+    Mixture,
+    Model,
+    Norm,
+    Record,
+    Twin,
+    power,
+    square,
+    trees,
 )
 
 NESTED = Block.Config(dim=4, ffn=Mixture.Config(expert=Mixture.Config()))
@@ -75,7 +75,7 @@ def test_root_can_be_replaced():
     cfg = Dense.Config(dim=4, hidden=3)
     assert replace_all(FeedForward.Config, Identity.Config())(cfg) == Identity.Config(dim=4)
     assert str(replace_all(Dense.Config, Identity.Config()).report(cfg)) == (
-        "1 nodes replaced\n  (root): Dense.Config -> Identity.Config"
+        "1 node replaced\n  (root): Dense.Config -> Identity.Config"
     )
 
 
@@ -91,7 +91,7 @@ def test_outer_of_two_matches_is_replaced_and_the_inner_one_reported_as_skipped(
     assert report.changes == (Change("ffn", NESTED.ffn, Identity.Config()),)
     assert report.skipped == ("ffn.expert", "ffn.expert.expert")
     assert str(report) == (
-        "1 nodes replaced\n"
+        "1 node replaced\n"
         "  ffn: Mixture.Config -> Identity.Config\n"
         "  ffn.expert: not replaced, it lies inside a node that was\n"
         "  ffn.expert.expert: not replaced, it lies inside a node that was"
@@ -122,7 +122,9 @@ def test_path_that_only_starts_like_another_is_not_inside_it():
 def test_pattern_narrows_where_matches_are_looked_for(at, replaced):
     modifier = replace_all(Norm.Config, Norm.Config(eps=0.5), at=at)
     if replaced is None:
-        assert error_of(modifier, Model.Config()).startswith(f"0 nodes replaced: no Norm.Config at {at!r} in this tree:\n")
+        assert error_of(modifier, Model.Config()).startswith(
+            f"0 nodes replaced: no Norm.Config at {at!r} in this tree:\n"
+        )
     else:
         report = modifier.report(Model.Config())
         assert [change.path for change in report.changes] == replaced
@@ -177,7 +179,10 @@ def test_component_instead_of_its_config_is_named_as_the_mistake():
 
 def test_config_class_instead_of_a_config_is_named_as_the_mistake():
     text = error_of(replace_all, Dense.Config, Identity.Config)
-    assert text == "replace_all: expected a config or a function, found the class Identity.Config. Write Identity.Config()."
+    assert (
+        text
+        == "replace_all: expected a config or a function, found the class Identity.Config. Write Identity.Config()."
+    )
 
 
 def test_replacement_that_is_missing_is_named_as_the_mistake():
@@ -328,7 +333,7 @@ def test_modifier_can_be_used_again():
 
 
 @given(trees(), st.data())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_replacement_changes_nothing_but_its_matches(cfg, data):
     outside = Record(value=cfg, other=Norm.Config(dim=data.draw(st.integers(0, 3))))
     report = replace_all(Norm.Config, Norm.Config(eps=0.5)).report(outside)
@@ -338,7 +343,7 @@ def test_replacement_changes_nothing_but_its_matches(cfg, data):
 
 
 @given(trees())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_replacing_each_node_by_itself_gives_an_equal_tree(cfg):
     for target in (Record, Twin):
         assert replace_all(target, lambda old: old, missing="ok")(cfg) == cfg
@@ -346,7 +351,7 @@ def test_replacing_each_node_by_itself_gives_an_equal_tree(cfg):
 
 
 @given(trees())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_after_modifying_every_match_each_node_has_changed(cfg):
     changed = modify(Record, lambda old: Twin(value=old.value, items=old.items), missing="ok")(cfg)
     assert find(changed, Record) == []
@@ -379,8 +384,11 @@ def test_modify_can_change_the_root():
 
 
 def test_modify_without_match_is_an_error_that_lists_the_tree():
-    text = '0 nodes modified: no Dense.Config at \'x*\' in this tree:\n  (root): Norm.Config\n  If that is fine, pass missing="ok".'
-    assert error_of(modify(Dense.Config, lambda old: old, at="x*"), Norm.Config()) == text
+    assert error_of(modify(Dense.Config, lambda old: old, at="x*"), Norm.Config()) == (
+        "0 nodes modified: no Dense.Config at 'x*' in this tree:\n"
+        "  (root): Norm.Config\n"
+        '  If that is fine, pass missing="ok".'
+    )
     assert modify(Dense.Config, lambda old: old, missing="ok")(Norm.Config()) == Norm.Config()
 
 
@@ -401,9 +409,7 @@ def test_chain_applies_one_after_the_other_and_reports_all():
     report = both.report(Block.Config(dim=4))
     assert report.config == Block.Config(dim=9, ffn=Identity.Config())
     assert str(report) == (
-        "2 nodes replaced\n"
-        "  ffn: Dense.Config -> Mixture.Config\n"
-        "  ffn: Mixture.Config -> Identity.Config"
+        "2 nodes replaced\n  ffn: Dense.Config -> Mixture.Config\n  ffn: Mixture.Config -> Identity.Config"
     )
 
 

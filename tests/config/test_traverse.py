@@ -4,6 +4,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dovetail.config import ConfigBase, ConfigError, diff, find, to_text, visit
+from dovetail.config._traverse import holds_nodes
 from support.configs import (
     Block,
     Dense,
@@ -18,8 +21,6 @@ from support.configs import (
     trees,
     values,
 )
-
-from dovetail.config import ConfigBase, ConfigError, diff, find, to_text, visit
 
 
 def error_of(call, *args) -> str:
@@ -63,21 +64,23 @@ def test_find_gives_every_config_of_a_class_the_root_included():
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_every_path_that_visit_names_leads_back_to_its_value(cfg):
     for path, value in visit(cfg):
         assert cfg.get_in(path) is value
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_paths_are_unique(cfg):
     paths = [path for path, _ in visit(cfg)]
     assert len(set(paths)) == len(paths)
 
 
 @given(trees(), values(), st.data())
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_set_in_changes_what_get_in_reads_and_nothing_else(cfg, new, data):
-    leaves = [path for path, value in visit(cfg) if path and not isinstance(value, ConfigBase)]
+    leaves = [path for path, value in visit(cfg) if not isinstance(value, ConfigBase) and not holds_nodes(value)]
     places = [path for path in leaves if path.rpartition(".")[2] not in ("items", "table")]
     path = data.draw(st.sampled_from(places))
     before = to_text(cfg)
@@ -89,6 +92,7 @@ def test_set_in_changes_what_get_in_reads_and_nothing_else(cfg, new, data):
 
 
 @given(trees())
+@settings(max_examples=40)
 def test_set_in_with_the_value_that_is_there_changes_nothing(cfg):
     for path, value in visit(cfg):
         if path:
@@ -146,9 +150,12 @@ def test_entry_with_any_text_or_number_as_key_is_reached_by_the_path_that_visit_
 @pytest.mark.parametrize("key", [1.5, True, None, (1, "a"), Kind.CAUSAL, square])
 def test_entry_with_another_key_is_reached_by_its_path_too_or_refused(key):
     try:
-        assert_entry_is_reached_by_its_path(key)
+        Record(table={key: Norm.Config(dim=1)})
     except ConfigError as e:
-        assert str(e).startswith("key of Record.table: ")
+        refusal = str(e)
+    else:
+        return assert_entry_is_reached_by_its_path(key)
+    assert "Record.table" in refusal
 
 
 def test_empty_path_is_the_root():

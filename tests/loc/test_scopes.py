@@ -10,6 +10,29 @@ def codes(source: str) -> list[str]:
     return [f.code for f in check_source(source, "block.py")]
 
 
+PLACES = [
+    *("-{}", "not {}", "x < {}", "x + {}", "x and {}", "({},)", "[{}]", "{{{}}}", "{{{}: x}}"),
+    *("{{x: {}}}", "{{**{}}}", "x[{}]", "x[{}:]", "x[0, {}:]", "x[{}] = 1", "x[{}] += 1", "x += {}"),
+    *("del x[{}]", "x = y = {}", "x: int = {}", "f(*{})", "f(a={})", "f(**{})", "f'{{x:{{{}}}}}'"),
+    *("(y := {})", "x if {} else i", "{} if x else i", "lambda y={}: y", "lambda: {}", "return {}"),
+    *("[y for y in x if {}]", "[y for y in {}]", "({} for y in x)", "{{x: {} for y in x}}", "yield"),
+    *("yield {}", "yield from {}", "raise {}", "raise E from {}", "assert x, {}", "with {}: pass"),
+    *("if x: pass\nelif {}: pass", "while {}: pass", "while x: pass\nelse: {}"),
+    *("for y in x: {}", "for y in x: pass\nelse: {}", "match {}:\n    case 1: pass"),
+    *("match x:\n    case y if {}: pass", "match x:\n    case 1: {}", "match x:\n    case {}: pass"),
+    *("try: {}\nexcept E: pass", "try: pass\nexcept {}: pass", "try: pass\nexcept E: {}"),
+    *("try: pass\nexcept E: pass\nelse: {}", "try: pass\nfinally: {}", "try: {}\nexcept* E: pass"),
+    *("try: pass\nexcept* E as e: {}", "async def f():\n    async for y in {}: pass"),
+    *("async def f():\n    async with {}: pass", "async def f():\n    await {}"),
+    *("def f(y=x, *, z={}): pass", "@f({})\ndef g(): pass", "@{}\ndef g(): pass"),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_part_of_every_statement_is_looked_at(block, place):
+    assert codes(block(place.format("self.ffn.w"))) == ["E1"] * place.count("{}")
+
+
 # Ways to give a child another name; each binds `a` to a child and nothing else.
 ALIASES = [
     "a = self.ffn",
@@ -22,9 +45,16 @@ ALIASES = [
     "a, b = self.ffn, x",
     "b, (a, c) = x, (self.ffn, x)",
     "b, *c = x, self.ffn\na = c[0]",
+    "b, *c = x, self.ffn, x\na = c[0]",
     "[a, b] = [self.ffn, 1]",
+    "a, b = self.layers",
     "if (a := self.ffn) is None: pass",
     "print(a := self.ffn)",
+    "a = (b := self.ffn)",
+    "a = (self.experts | {})['k']",
+    "a = (self.ffn,)[5]",
+    "def get():\n    yield self.ffn\na = next(get())",
+    "def get():\n    yield from self.layers\na = next(get())",
     "a = self.ffn if i else None",
     "a = self.ffn or self.norm",
     "a = None\nif i:\n    a = self.ffn",
@@ -109,12 +139,16 @@ def test_a_child_is_followed_under_another_name_until_that_is_rebound(block, ali
         "if i:\n    a = self.ffn\nelse:\n    a = self.norm\na = x\na.shape",
         "for a in self.layers:\n    a = a(x)\n    a.shape",
         "a, b = self.ffn, x\nb.shape",
+        "a, *b = self.ffn, x\nb[0].shape",
         "for a, b in zip(self.layers, x): b.shape",
         "for i, a in enumerate(self.layers): i.real",
         "for k, v in self.experts.items(): k.upper",
         "out = [a(x) for a in self.layers]\nout[0].shape",
         "a = self.ffn(x)\na.shape",
         "a = self.weight\na.T",
+        "if i:\n    a = self.ffn\n    raise ValueError\na.shape",
+        "if i:\n    a = self.ffn\n    if x: return 1\n    else: return 2\na.shape",
+        "a = self.ffn\ntry: pass\nexcept ValueError as a: a.args",
         "a = (self.ffn, x) if i else (self.norm, x)\na[1].shape",
     ],
 )
@@ -217,6 +251,11 @@ class Block(Module):
 """
 
 
+def test_an_argument_of_another_objects_method_is_not_one_of_ours():
+    methods = "    def _run(self, a): a.w\n    def forward(self, x): x._run, other._run(self.child())\n"
+    assert codes(f"class A(Module):\n{methods}") == ["E4", "E4"]
+
+
 def test_what_a_later_method_says_of_an_attribute_counts():
     later = "    def setup(self):\n        self.core, self.a = jax.core, self.child()\n"
     source = f"import jax\nclass A(Module):\n    def forward(self):\n        self.core._x, self.a.w\n{later}"
@@ -260,6 +299,7 @@ def test_a_childs_config_is_followed_like_a_child(block, statement):
         ("cfg: Config", ["E3"]),
         ("cfg: 'Block.Config'", ["E3"]),
         ("cfg: Module.Config", ["E3"]),
+        ("cfg: config.ConfigBase", ["E3"]),
         ("cfg: Other.Config", []),
         ("cfg: 'Other.Config'", []),
         ("other", []),

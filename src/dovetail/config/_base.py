@@ -4,19 +4,20 @@
 # pyright: reportPrivateUsage=false
 # `_hints_of` works on the class it is written for.
 
+import functools
 import inspect
 import types
 import typing
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from ._errors import ConfigError, did_you_mean
-from ._importing import import_path
+from ._importing import public_path
 from ._json import decode_trusted, encode
 from ._traverse import get_in, holds_nodes, parts, put_in
 from ._types import conform
-from ._values import REQUIRED, Node, bare_name, freeze, kind, spell
+from ._values import DEFAULT, REQUIRED, Node, bare_name, freeze, kind, spell
 
-_NOT_FIELDS = (types.FunctionType, property, classmethod, staticmethod, type)
+_NOT_FIELDS = (types.FunctionType, property, functools.cached_property, classmethod, staticmethod, type)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -32,17 +33,19 @@ class ConfigBase(Node):
 
     __slots__ = ("_cache", "_explicit")  # Beside __dict__, which holds the fields and nothing else.
     _defaults: ClassVar[dict[str, Any]] = {}
-    _declared_in: ClassVar[dict[str, type]] = {}
+    _declared_in: ClassVar[dict[str, "type[ConfigBase]"]] = {}
     _hints: ClassVar[dict[str, Any] | None] = {}
+    _fills_children: ClassVar[bool] = True  # Whether what is built sets fields of the configs inside.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         bases = [base for base in reversed(cls.__mro__[1:]) if issubclass(base, ConfigBase)]
-        cls._defaults = {name: value for base in bases for name, value in base._defaults.items()}
-        cls._declared_in = {name: home for base in bases for name, home in base._declared_in.items()}
-        own = _own_annotations(cls)
+        cls._declared_in = {name: base for base in bases for name, home in base._declared_in.items() if home is base}
+        cls._defaults = {name: home._defaults[name] for name, home in cls._declared_in.items()}
+        annotated = inspect.get_annotations(cls)
+        own = [name for name, hint in annotated.items() if not _is_class_var(hint)]
         for name, value in list(vars(cls).items()):
-            if name not in own and not name.startswith("_") and not isinstance(value, _NOT_FIELDS):
+            if name not in annotated and not name.startswith("_") and not isinstance(value, _NOT_FIELDS):
                 raise ConfigError(f"{bare_name(cls)}.{name} has no type. Write `{name}: <type> = {value!r}`.")
         for name in own:
             if name.startswith("_") or hasattr(ConfigBase, name):
@@ -53,33 +56,45 @@ class ConfigBase(Node):
         cls._hints = None
         try:
             _hints_of(cls)
-        except NameError:
+        except ConfigError as e:
+            if not isinstance(e.__cause__, NameError):
+                raise
             cls._hints = None  # A forward reference: looked up again when the first instance is made.
 
     if not TYPE_CHECKING:  # A type checker sees the parameters that dataclass_transform derives from the fields.
 
         def __init__(self, **fields):
-            self._fill(fields, {**type(self)._defaults}, frozenset(), bare_name(type(self)))
+            self._fill(fields, {**type(self)._defaults}, frozenset(), self._label())
 
         def __getattr__(self, name):
             hint = "" if name.startswith("_") else did_you_mean(name, self._defaults)
-            raise AttributeError(f"{bare_name(type(self))} has no field {name!r}.{hint}", name=name, obj=self)
+            raise AttributeError(f"{self._label()} has no field {name!r}.{hint}", name=name, obj=self)
 
     def _fill(self, fields: dict[str, Any], values: dict[str, Any], explicit: frozenset[str], where: str) -> None:
         hints = _hints_of(type(self))
         for name, value in fields.items():
             if name not in hints:
-                raise ConfigError(self._unknown(name, "" if where == bare_name(type(self)) else f"{where}: "))
+                raise ConfigError(self._unknown(name, where))
             place = f"{where}.{name}" if where else name
-            values[name] = conform(freeze(value, place), hints[name], place)
+            if value is DEFAULT and self._defaults[name] is not DEFAULT:
+                raise ConfigError(f"{place}: has no default of its own that DEFAULT could stand for.")
+            values[name] = self._checked(freeze(value, place), hints[name], place)
         self.__dict__.update(values)
         object.__setattr__(self, "_explicit", explicit | fields.keys())
         object.__setattr__(self, "_cache", None)
 
     @classmethod
-    def _unknown(cls, name: str, where: str = "") -> str:
-        hint = did_you_mean(name, cls._defaults) or f" It has: {', '.join(cls._defaults) or 'no fields'}."
-        return f"{where}{bare_name(cls)} has no field {name!r}.{hint}"
+    def _label(cls) -> str:
+        """What the class is called in errors."""
+        return bare_name(cls)
+
+    def _checked(self, value: Any, hint: Any, where: str) -> Any:
+        return conform(value, hint, where)
+
+    def _unknown(self, name: str, where: str) -> str:
+        place = "" if where == self._label() else f"{where or '(root)'}: "
+        hint = did_you_mean(name, self._defaults) or f" It has: {', '.join(self._defaults) or 'no fields'}."
+        return f"{place}{self._label()} has no field {name!r}.{hint}"
 
     def _with(self, fields: dict[str, Any], where: str) -> Self:
         """`set` with the place to name in errors; only the fields given are checked again."""
@@ -91,11 +106,11 @@ class ConfigBase(Node):
         return self.__dict__
 
     def _identity(self) -> dict[str, str]:
-        return {"$config": import_path(type(self))}
+        return {"$config": public_path(type(self))}
 
     def set(self, **fields: Any) -> Self:
         """Returns a copy with these fields changed. Names and types are checked."""
-        return self._with(fields, bare_name(type(self)))
+        return self._with(fields, self._label())
 
     def set_in(self, path: str, value: Any) -> Self:
         """Returns a copy of the tree with the value at a path changed, as in `set_in("model.layers[0].dim", 8)`."""
@@ -119,19 +134,19 @@ class ConfigBase(Node):
             and name not in self._explicit
             and (mine[name] is theirs[name] or getattr(self, name) is REQUIRED)
         }
-        new = self._with(taken, bare_name(type(self)))
+        new = self._with(taken, self._label())
         object.__setattr__(new, "_explicit", self._explicit | (old._explicit & taken.keys()))
         return new
 
     def build(self, *, path: str = "", **kwargs: Any) -> Any:
         """Makes the component this config describes; `path` is its place in the tree it belongs to."""
-        raise ConfigError(f"{bare_name(type(self))} is a plain record: there is no component to build from it.")
+        raise ConfigError(f"{self._label()} is a plain record: there is no component to build from it.")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{bare_name(type(self))} is frozen. Use cfg.set({name}=...), which returns a copy.")
+        raise AttributeError(f"{self._label()} is frozen. Use cfg.set({name}=...), which returns a copy.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{bare_name(type(self))} is frozen: {name!r} cannot be deleted.")
+        raise AttributeError(f"{self._label()} is frozen: {name!r} cannot be deleted.")
 
     def _key(self) -> tuple[int, Any]:
         """The hash, and what equality compares; computed once."""
@@ -154,7 +169,7 @@ class ConfigBase(Node):
 
     def __reduce__(self) -> Any:
         # Functions that JAX has wrapped do not pickle; their import paths do.
-        return decode_trusted, (encode(self), sorted(self._explicit))
+        return decode_trusted, (encode(self, explicit=True),)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={_repr(value)}" for name, value in self.__dict__.items())
@@ -170,22 +185,16 @@ def _key(value: Any) -> Any:
     """Returns a hashable that is equal exactly for equal values and types; nan is nan."""
     if isinstance(value, Node) or not holds_nodes(value):
         return value if isinstance(value, Node) else spell(value)
-    return kind(value), frozenset((key, _key(part)) for key, part in parts(value).items())
+    return kind(value), frozenset((spell(key), _key(part)) for key, part in parts(value).items())
 
 
 def _repr(value: Any) -> str:
     return repr(value) if isinstance(value, Node) or holds_nodes(value) else spell(value)
 
 
-def _own_annotations(cls: type) -> list[str]:
-    """Names annotated in the class body, ClassVars left out; nothing is evaluated."""
-    found = inspect.get_annotations(cls)
-    return [name for name, hint in found.items() if not _is_class_var(hint)]
-
-
 def _is_class_var(hint: Any) -> bool:
     if isinstance(hint, str):
-        return hint.removeprefix("typing.").startswith("ClassVar")
+        return hint.partition("[")[0].endswith("ClassVar")
     return hint is ClassVar or typing.get_origin(hint) is ClassVar
 
 
@@ -196,8 +205,7 @@ def _hints_of(cls: type[ConfigBase]) -> dict[str, Any]:
         try:
             resolved = typing.get_type_hints(cls)
         except NameError as e:
-            e.add_note(f"This name is used in an annotation of {bare_name(cls)}. Define or import it at module level.")
-            raise
+            raise ConfigError(f"{bare_name(cls)}: {e}, in an annotation. Define or import it at module level.") from e
         hints = {name: resolved[name] for name in cls._defaults}
         for name, hint in hints.items():
             place = f"{bare_name(cls)}.{name}"

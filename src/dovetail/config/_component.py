@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from ._base import ConfigBase, fields_of
 from ._errors import ConfigError
-from ._traverse import join, parts
+from ._traverse import find, parts
 from ._types import name_of, node_types
-from ._values import REQUIRED, bare_name
+from ._values import REQUIRED, bare_name, join
 
 
 class Incomplete(ConfigError):
@@ -88,6 +88,7 @@ def guarded_build(cfg: ConfigBase, make: Any, path: str) -> Any:
         built = make()
     except Exception as e:
         if found:
+            found[:0] = _missing_fields(cfg, path, given=frozenset())
             raise ConfigError(_report(cfg, found)) from (None if isinstance(e, Incomplete) else e)
         raise
     finally:
@@ -98,7 +99,7 @@ def guarded_build(cfg: ConfigBase, make: Any, path: str) -> Any:
 
 
 def _note_missing(cfg: ConfigBase, path: str, found: list[str]) -> None:
-    if REQUIRED in cfg.__dict__.values():
+    if any(map(_is_unset, parts(cfg).values())):
         found.extend(_missing_fields(cfg, path, given=frozenset()))
         raise Incomplete(path)
 
@@ -108,16 +109,27 @@ def _missing_fields(value: Any, path: str, given: frozenset[str]) -> Iterator[st
 
     These are the fields `given` by the type of the slot: a parent sets what the interface of its child declares.
     """
-    if not isinstance(value, ConfigBase):
-        for key, part in parts(value).items():
-            yield from _missing_fields(part, join(path, key), given)
-        return
-    for name, hint in fields_of(value).items():
-        if getattr(value, name) is REQUIRED and name not in given:
-            yield f"{join(path, name)}: {name_of(hint)}"
-    for name, hint in fields_of(value).items():
-        interface = frozenset(field for cls in node_types(hint) for field in fields_of(cls))
-        yield from _missing_fields(getattr(value, name), join(path, name), interface)
+    hints = fields_of(value) if isinstance(value, ConfigBase) else {}
+    for key, part in parts(value).items():
+        hint = hints.get(key, Any)
+        if part is not REQUIRED:
+            yield from _missing_fields(part, join(path, key), _fillable(value, hint, part) if hints else given)
+        elif not hints or key not in given:
+            yield f"{join(path, key)}: {name_of(hint)}"
+
+
+def _fillable(cfg: Any, hint: Any, part: Any) -> frozenset[str]:
+    """Names of the fields that `cfg` may set on what is in its slot; all of them where the slot is typed loosely."""
+    slot = node_types(hint) or [ConfigBase]
+    if not cfg._fills_children:
+        return frozenset()
+    if any(issubclass(Component.Config, cls) for cls in slot):
+        slot = [type(node) for _, node in find(part, ConfigBase)]
+    return frozenset(name for cls in slot for name in fields_of(cls))
+
+
+def _is_unset(value: Any) -> bool:
+    return value is REQUIRED or (not isinstance(value, ConfigBase) and any(map(_is_unset, parts(value).values())))
 
 
 def _report(cfg: ConfigBase, found: list[str]) -> str:

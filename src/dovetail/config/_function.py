@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from ._base import ConfigBase, fields_of
 from ._component import guarded_build
 from ._errors import ConfigError
-from ._importing import import_path
-from ._traverse import join, parts
+from ._importing import public_path
+from ._traverse import parts
 from ._types import is_plain, node_types
-from ._values import DEFAULT, REQUIRED, Node, bare_name, dotted, freeze, kind
+from ._values import DEFAULT, REQUIRED, Node, bare_name, dotted, freeze, join, kind
 
 _T = TypeVar("_T")
 
@@ -30,6 +30,7 @@ class FunctionConfig(ConfigBase, Generic[_T]):
     """
 
     _made_from: ClassVar[Any] = None
+    _fills_children: ClassVar[bool] = False
     _signature: ClassVar[inspect.Signature]
 
     def build(self, *, path: str = "", **kwargs: Any) -> _T:
@@ -40,12 +41,13 @@ class FunctionConfig(ConfigBase, Generic[_T]):
 
     def _call(self, path: str) -> _T:
         hints = fields_of(self)
-        given = {
-            name: value if node_types(hints[name]) else _built(value, join(path, name))
-            for name, value in self._values().items()
-            if value is not DEFAULT
-        }
-        bound = inspect.BoundArguments(self._signature, OrderedDict(given))
+        given = OrderedDict[str, Any]()
+        for name, value in self._values().items():
+            if value is DEFAULT:
+                given[name] = self._signature.parameters[name].default
+            else:
+                given[name] = value if node_types(hints[name]) else _built(value, join(path, name))
+        bound = inspect.BoundArguments(self._signature, given)
         return self._made_from(*bound.args, **bound.kwargs)
 
     def _with(self, fields: dict[str, Any], where: str) -> Self:
@@ -53,11 +55,22 @@ class FunctionConfig(ConfigBase, Generic[_T]):
         unknown = {name: value for name, value in fields.items() if name not in self._defaults}
         if extra is not None and unknown:
             known = {name: value for name, value in fields.items() if name in self._defaults}
-            fields = {**known, extra: {**known.get(extra, getattr(self, extra)), **unknown}}
+            rest = known.get(extra, getattr(self, extra))
+            if not isinstance(rest, dict):
+                raise ConfigError(f"{where}.{extra}: expected dict[str, Any], found {rest!r}.")
+            fields = {**known, extra: {**rest, **unknown}}
         return super()._with(fields, where)
 
+    @classmethod
+    def _label(cls) -> str:
+        return dotted(cls._made_from) if cls._made_from else bare_name(cls)
+
+    def _checked(self, value: Any, hint: Any, where: str) -> Any:
+        built_first = isinstance(value, ConfigBase) and not node_types(hint)  # The result cannot be checked here.
+        return value if built_first else super()._checked(value, hint, where)
+
     def _identity(self) -> dict[str, str]:
-        return {"$config": import_path(FunctionConfig), "$of": import_path(self._made_from)}
+        return {"$config": public_path(FunctionConfig), "$of": public_path(self._made_from)}
 
     @classmethod
     def _class_of(cls, made_from: Any) -> type[Node]:
@@ -82,7 +95,7 @@ def config_for(make: Callable[..., _T], /, *args: Any, **fields: Any) -> Functio
         raise ConfigError(f"{dotted(make)}: {e}.") from None
     if twice := bound.keys() & fields.keys():
         raise ConfigError(f"{dotted(make)}: {', '.join(sorted(twice))} given twice, by position and by name.")
-    return cls()._with({**bound, **fields}, bare_name(cls))
+    return cls()._with({**bound, **fields}, cls._label())
 
 
 @functools.cache
@@ -114,10 +127,9 @@ def _annotation(parameter: inspect.Parameter, hint: Any) -> Any:
         return dict[str, Any]
     if node_types(hint):
         return hint
-    if not is_plain(hint):
+    if not is_plain(hint):  # Other people's annotations are often looser or stricter than what they take.
         return Any
-    # Enforced, but a config that will build the value may stand in for it, and `x: int = None` means what it does.
-    return hint | ConfigBase | None if parameter.default is None else hint | ConfigBase
+    return hint | None if parameter.default is None else hint
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -34,62 +34,81 @@ def import_path(obj: Any) -> str:
 
 
 def import_object(path: str, *, allow: Iterable[str] | None = None) -> Any:
-    """Returns what `module:qualname` names; with `allow`, only from modules at or below those named.
+    """Returns the function or class at `module:qualname`; with `allow`, only from modules at or below those named.
 
-    Nothing is imported before its name has passed, and the way from the module to the object goes through classes
-    only: `numpy:os.system` does not reach `os`.
+    Nothing is imported before its name has passed. The way from the module to the object goes through classes only, so
+    `numpy:os.system` does not reach `os`, and with `allow` it goes through public names only.
     """
     module_name, _, qualname = path.partition(":")
-    if not _MODULE.match(module_name) or not _MODULE.match(qualname) or module_name.endswith(".__main__"):
+    is_program = "__main__" in module_name.split(".")[1:]  # Importing it would run it.
+    if not _MODULE.match(module_name) or not _MODULE.match(qualname) or is_program:
         raise ConfigError(f"{path!r} is not an import path. Write 'module:name', as in 'jax.nn:silu'.")
     allowed = None if allow is None else tuple(allow)
-    _permit(module_name, qualname, allowed)
+    _permit(module_name, qualname, allowed, public=True)
     try:
         obj: Any = importlib.import_module(module_name)
-    except ImportError as e:
+    except (Exception, SystemExit) as e:
         raise ConfigError(f"cannot import module {module_name!r} of {path!r}: {e}.") from e
     for part in qualname.split("."):
-        owner = obj
-        try:
-            obj = getattr(owner, part)
-        except AttributeError:
-            where = f"module {module_name}" if owner is sys.modules[module_name] else repr(owner)
-            raise ConfigError(f"{where} has no {part!r}.{did_you_mean(part, dir(owner))}") from None
-        if isinstance(obj, types.ModuleType):
-            raise ConfigError(
-                f"{path!r} goes through the module {obj.__name__!r}. Name what you mean where it is defined."
-            )
+        if (not isinstance(obj, type) and obj is not sys.modules[module_name]) or part.startswith("__"):
+            through = f"the module {obj.__name__!r}" if isinstance(obj, types.ModuleType) else repr(obj)
+            raise ConfigError(f"{path!r} goes through {through}. Name a function or class where it is defined.")
+        where = f"module {module_name}" if obj is sys.modules[module_name] else repr(obj)
+        names = dir(obj)
+        obj = getattr(obj, part, None)
+        if obj is None:
+            raise ConfigError(f"{where} has no {part!r}.{did_you_mean(part, names)}")
+    if not callable(obj):
+        raise ConfigError(f"{path!r} is {obj!r}. Name a function or class.")
     home = getattr(obj, "__module__", None)
     if isinstance(home, str):
-        _permit(home, qualname, allowed)
+        _permit(home, qualname, allowed, public=False)
     return obj
 
 
-def _permit(module: str, qualname: str, allowed: tuple[str, ...] | None) -> None:
+def public_path(obj: Any) -> str:
+    """Returns the import path of `obj`, or raises if a file that mentions it could not be read again."""
+    path = import_path(obj)
+    if _is_private(path.replace(":", ".")):
+        raise ConfigError(f"{path} is private to its module, so it cannot be written to a file. Give it a public name.")
+    return path
+
+
+def _permit(module: str, qualname: str, allowed: tuple[str, ...] | None, public: bool) -> None:
     if allowed is None or (module == "builtins" and qualname in PLAIN_TYPES):
         return
-    if not any(module == name or module.startswith(name + ".") for name in allowed):
+    above = next((name for name in allowed if module == name or module.startswith(f"{name}.")), None)
+    if above is None:
         raise ConfigError(
             f"{module}:{qualname} is outside the modules this file may refer to ({', '.join(allowed)}).\n"
             f"  If you trust the file, pass allow=(..., {module.split('.')[0]!r})."
         )
+    if public and _is_private(f"{module.removeprefix(above)}.{qualname}"):
+        raise ConfigError(f"{module}:{qualname} is private to its package. A file may refer to public names only.")
 
 
 def _public_homes(module: str) -> list[str]:
-    """Packages that may re-export what `module` defines, nearest to the root first.
+    """Modules that may re-export what a private one defines, the likely ones first, then all of the package.
 
-    `jax._src.nn.functions` gives `jax`, `jax.nn`, `jax.nn.functions`; a module without private parts gives nothing.
+    `jax._src.nn.functions` gives `jax`, `jax.nn`, `jax.nn.functions`, ...; a public module gives nothing.
     """
-    parts = module.split(".")
-    public = [part for part in parts if not part.startswith("_")]
-    if len(public) == len(parts):
+    if not _is_private(module):
         return []
-    return [".".join(public[: i + 1]) for i in range(len(public))]
+    package, *below = (part for part in module.split(".") if not part.startswith("_"))
+    near = [".".join([package, *below[:i]]) for i in range(len(below) + 1)]
+    known = [name for name in sys.modules if name.startswith(f"{package}.") and not _is_private(name)]
+    return [*near, *sorted(known, key=lambda name: (name.count("."), name))]
+
+
+def _is_private(path: str) -> bool:
+    return any(part.startswith("_") for part in path.split(".")[1:])
 
 
 def _is_at(obj: Any, module: str, qualname: str) -> bool:
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
+    first, *rest = qualname.split(".")
+    # Without getattr: a module may answer for names it has deprecated, with a warning.
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(first)
+    for part in rest:
         found = getattr(found, part, None)
     # A bound classmethod is a new object at each access, equal to the last one.
     return found is obj or (isinstance(obj, types.MethodType) and found == obj)

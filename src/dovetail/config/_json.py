@@ -8,17 +8,17 @@ with one `$` key: `{"$tuple": [...]}`, `{"$import": "jax.nn:silu"}`, `{"$config"
 # Node's methods are private to this package, not to its file.
 
 import enum
+import functools
 import importlib
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from ._errors import ConfigError
-from ._importing import import_object, import_path
+from ._importing import import_object, public_path
 from ._text import ROOT
-from ._traverse import join
-from ._values import DEFAULT, REQUIRED, FrozenDict, FrozenList, FrozenPartial, Node, freeze, kind, spell
+from ._values import DEFAULT, REQUIRED, FrozenDict, FrozenList, FrozenPartial, Node, freeze, join, kind, spell
 
 _Allow = tuple[str, ...] | None
 _FORMAT = 1
@@ -34,64 +34,70 @@ def to_json(cfg: Node, *, indent: int | None = 2) -> str:
 def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
     """Returns the config written in `text`.
 
-    A config file is data: what it refers to must be a class, function or enum of the modules in `TRUSTED_MODULES` or
-    `allow`, or of their submodules. Nothing else is imported, and nothing is called but the config classes. A field
-    that the file does not mention has its default, so files from before the field existed can be read.
+    A config file is data: what it refers to must be a public class, function or enum of the modules in
+    `TRUSTED_MODULES` or `allow`, or of their submodules. Nothing else is imported, and nothing is called but the config
+    classes. A field that the file does not mention has its default, so files from before the field existed can be read.
     """
+    if isinstance(allow, str):
+        raise ConfigError(f"allow: expected a list of module names, found {allow!r} (str).")
     try:
         data: Any = freeze(json.loads(text), "file")
-    except json.JSONDecodeError as e:
-        raise ConfigError(f"not a JSON file: {e}.") from e
-    if kind(data) != "dict" or "$config" not in data:
-        raise ConfigError("not a config: expected an object with the key '$config', as to_json writes it.")
-    version = data.get("$format")
-    if version != _FORMAT:
-        raise ConfigError(f"config format {version!r} cannot be read: this version of dovetail reads format {_FORMAT}.")
-    try:
+        if kind(data) != "dict" or "$config" not in data:
+            raise ConfigError("not a config: expected an object with the key '$config', as to_json writes it.")
+        if data.get("$format") != _FORMAT:
+            found = data.get("$format")
+            raise ConfigError(
+                f"config format {found!r} cannot be read: this version of dovetail reads format {_FORMAT}."
+            )
         body = FrozenDict((key, value) for key, value in data.items() if key != "$format")
         return _decode(body, "", (*TRUSTED_MODULES, *allow))
+    except RecursionError as e:
+        raise ConfigError("the file is nested too deeply to be a config.") from e
     except _Placed as e:
         raise ConfigError(str(e)) from e.__cause__
+    except ConfigError:
+        raise
+    except ValueError as e:
+        raise ConfigError(f"not a JSON file: {e}.") from e
 
 
-def encode(value: Any) -> Any:
-    """Returns a frozen value as JSON data."""
+def encode(value: Any, explicit: bool = False) -> Any:
+    """Returns a frozen value as JSON data; with `explicit`, configs also tell which of their fields were set."""
+    again = functools.partial(encode, explicit=explicit)
     match kind(value):
         case "atom":
             return {"$float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
         case "list":
-            return [encode(v) for v in value]
+            return [again(v) for v in value]
         case "tuple":
-            return {"$tuple": [encode(v) for v in value]}
+            return {"$tuple": [again(v) for v in value]}
         case "set":
-            return {"$set": [encode(v) for v in sorted(value, key=spell)]}
+            return {"$set": [again(v) for v in sorted(value, key=spell)]}
         case "dict" if all(isinstance(k, str) and not k.startswith("$") for k in value):
-            return {k: encode(v) for k, v in value.items()}
+            return {k: again(v) for k, v in value.items()}
         case "dict":
-            return {"$dict": [[encode(k), encode(v)] for k, v in value.items()]}
+            return {"$dict": [[again(k), again(v)] for k, v in value.items()]}
         case "node":
-            return {**value._identity(), **{name: encode(v) for name, v in value._values().items()}}
+            was_set = {"$explicit": sorted(value._explicit)} if explicit else {}
+            return {**value._identity(), **was_set, **{name: again(v) for name, v in value._values().items()}}
         case "partial":
-            return {
-                "$partial": encode(value.func),
-                "args": encode(FrozenList(value.args)),
-                "keywords": encode(FrozenDict(value.keywords)),
-            }
+            args, keywords = FrozenList(value.args), FrozenDict(value.keywords)
+            return {"$partial": again(value.func), "args": again(args), "keywords": again(keywords)}
         case "enum":
-            return {"$enum": import_path(type(value)), "name": value.name}
+            known = value.name in cast(Any, type(value)).__members__  # A combination of flags is no member.
+            member = {"name": value.name} if known else {"value": value.value}
+            return {"$enum": public_path(type(value)), **member}
         case "marker":
             return {"$marker": repr(value)}
         case "dtype":
             return {"$dtype": value.name}
         case _:
-            return {"$import": import_path(value)}
+            return {"$import": public_path(value)}
 
 
-def decode_trusted(data: Any, explicit: list[str]) -> Any:
+def decode_trusted(data: Any) -> Any:
     """Returns what `encode` was given; for pickle, which trusts its input anyway."""
-    cfg = _decode(freeze(data, "pickle"), "", None)
-    object.__setattr__(cfg, "_explicit", frozenset(explicit))
-    return cfg
+    return _decode(freeze(data, "pickle"), "", None)
 
 
 def _decode(data: Any, path: str, allow: _Allow) -> Any:
@@ -120,21 +126,40 @@ class _Placed(ConfigError):
 
 def _decode_config(data: dict[str, Any], path: str, allow: _Allow) -> Any:
     cls = import_object(data["$config"], allow=allow)
-    if not (isinstance(cls, type) and issubclass(cls, Node)):
+    if not (isinstance(cls, type) and issubclass(cls, Node) and hasattr(cls, "build")):
         raise ConfigError(f"{data['$config']} is not a config class.")
     if "$of" in data:
         cls = cls._class_of(import_object(data["$of"], allow=allow))
     fields = {k: _decode(v, join(path, k), allow) for k, v in data.items() if not k.startswith("$")}
     try:
-        return cls()._with(fields, path)
+        cfg = cls()._with(fields, path)
     except ConfigError as e:
         raise _Placed(str(e)) from None
+    if "$explicit" in data:
+        object.__setattr__(cfg, "_explicit", frozenset(data["$explicit"]))
+    return cfg
+
+
+def _decode_list(data: Any, path: str, allow: _Allow) -> Any:
+    if kind(data) != "list":
+        raise ConfigError(f"expected a list, found {spell(data)}.")
+    return _decode(data, path, allow)
+
+
+def _decode_dict(data: dict[str, Any], path: str, allow: _Allow) -> Any:
+    pairs: Any = data["$dict"]
+    if kind(pairs) != "list" or any(kind(pair) != "list" or len(pair) != 2 for pair in pairs):
+        raise ConfigError(f"expected a list of [key, value], found {spell(pairs)}.")
+    keys = [_decode(key, path, allow) for key, _ in pairs]
+    return FrozenDict((key, _decode(pair[1], join(path, key), allow)) for key, pair in zip(keys, pairs, strict=True))
 
 
 def _decode_enum(data: dict[str, Any], path: str, allow: _Allow) -> Any:
     cls = import_object(data["$enum"], allow=allow)
     if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
         raise ConfigError(f"{data['$enum']} is not an enum.")
+    if "value" in data and issubclass(cls, enum.Flag):
+        return cls(data["value"])
     if data["name"] not in cls.__members__:
         raise ConfigError(f"{data['$enum']} has no member {data['name']!r}. It has: {', '.join(cls.__members__)}.")
     return cls[data["name"]]
@@ -149,17 +174,16 @@ def _decode_partial(data: dict[str, Any], path: str, allow: _Allow) -> Any:
     func = _decode(data["$partial"], path, allow)
     if not callable(func):
         raise ConfigError("a partial needs a callable.")
-    return FrozenPartial(func, *_decode(data["args"], path, allow), **_decode(data["keywords"], path, allow))
+    keywords = _decode(data["keywords"], path, allow)
+    return FrozenPartial(func, *_decode_list(data["args"], path, allow), **keywords)
 
 
 _DECODERS: dict[str, Callable[[dict[str, Any], str, _Allow], Any]] = {
     "$config": _decode_config,
     "$float": lambda data, path, allow: float(data["$float"]),
-    "$tuple": lambda data, path, allow: tuple(_decode(data["$tuple"], path, allow)),
-    "$set": lambda data, path, allow: frozenset(_decode(data["$set"], path, allow)),
-    "$dict": lambda data, path, allow: FrozenDict(
-        (_decode(k, path, allow), _decode(v, join(path, _decode(k, path, allow)), allow)) for k, v in data["$dict"]
-    ),
+    "$tuple": lambda data, path, allow: tuple(_decode_list(data["$tuple"], path, allow)),
+    "$set": lambda data, path, allow: frozenset(_decode_list(data["$set"], path, allow)),
+    "$dict": _decode_dict,
     "$partial": _decode_partial,
     "$enum": _decode_enum,
     "$marker": lambda data, path, allow: _MARKERS[data["$marker"]],

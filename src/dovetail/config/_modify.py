@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ._base import ConfigBase
+from ._component import Component
 from ._errors import ConfigError
 from ._text import ROOT
 from ._traverse import find, rebuild
@@ -38,7 +39,8 @@ class Report:
     skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{len(self.changes)} nodes replaced", *(f"  {change}" for change in self.changes)]
+        count = "1 node" if len(self.changes) == 1 else f"{len(self.changes)} nodes"
+        lines = [f"{count} replaced", *(f"  {change}" for change in self.changes)]
         lines += [f"  {path}: not replaced, it lies inside a node that was" for path in self.skipped]
         return "\n".join(lines)
 
@@ -71,6 +73,8 @@ def replace_all(
         at: only paths that match, where `*` stands for any characters: `model.decoder.*`.
     """
     rules: dict[Any, Any] = dict(target) if isinstance(target, Mapping) else {target: new}
+    for old, replacement in rules.items():
+        _check_rule("replace_all", old, replacement)
 
     def report(cfg: ConfigBase) -> Report:
         claimed = _claims(cfg, rules, at, missing, "replaced")
@@ -96,14 +100,16 @@ def modify(target: type[_C], change: Callable[[_C], Any], *, at: str = "*", miss
     >>> modify(Norm.Config, lambda norm: norm.set(eps=1e-5))  # doctest: +SKIP
     """
 
+    _check_rule("modify", target, change)
+
     def report(cfg: ConfigBase) -> Report:
-        changes: list[Change] = []
-        for path in sorted(_claims(cfg, {target: change}, at, missing, "modified"), key=_depth, reverse=True):
+        claimed = list(_claims(cfg, {target: change}, at, missing, "modified"))
+        changes: dict[str, Change] = {}
+        for path in sorted(claimed, key=_depth, reverse=True):
             old: Any = cfg.get_in(path)
-            step = Change(path, old, _made(change, old, path))
-            cfg = cfg.set_in(path, step.new) if path else step.new
-            changes.append(step)
-        return Report(cfg, tuple(reversed(changes)))
+            changes[path] = Change(path, old, _made(change, old, path))
+            cfg = cfg.set_in(path, changes[path].new)
+        return Report(cfg, tuple(changes[path] for path in claimed))
 
     return Modifier(report)
 
@@ -120,6 +126,20 @@ def chain(*modifiers: Callable[[Any], Any]) -> Modifier:
         return Report(reports[-1].config, changes, tuple(path for r in reports for path in r.skipped))
 
     return Modifier(report)
+
+
+def _check_rule(name: str, target: Any, new: Any) -> None:
+    if not (isinstance(target, type) and issubclass(target, ConfigBase)):
+        is_component = isinstance(target, type) and issubclass(target, Component)
+        found = f"{bare_name(target)} (a class)" if isinstance(target, type) else repr(target)
+        hint = f" Did you mean {bare_name(target)}.Config?" if is_component else ""
+        raise ConfigError(f"{name}: expected a config class, found {found}.{hint}")
+    if isinstance(new, type):
+        raise ConfigError(
+            f"{name}: expected a config or a function, found the class {bare_name(new)}. Write {bare_name(new)}()."
+        )
+    if not isinstance(new, ConfigBase) and not callable(new):
+        raise ConfigError(f"{name}: expected a config or a function to replace {bare_name(target)}, found {new!r}.")
 
 
 def _claims(

@@ -7,27 +7,28 @@
 import ast
 import importlib.util
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ._base import ConfigBase, fields_of
 from ._errors import ConfigError, did_you_mean
 from ._importing import import_object
-from ._traverse import get_in, join, split
+from ._traverse import get_in, split
 from ._types import is_enum, name_of, node_types, options_of
-from ._values import FrozenDict, FrozenList, bare_name, kind
+from ._values import FrozenDict, FrozenList, bare_name, join, kind
 
 _C = TypeVar("_C", bound=ConfigBase)
 _FAIL = object()
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-_BRACKETS = {list: "[]", Sequence: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
+_BRACKETS = {list: "[]", Sequence: "[]", tuple: "()", dict: "{}", Mapping: "{}", frozenset: "{}"}
 
 
 def override(cfg: _C, assignments: Iterable[str]) -> _C:
     """Returns `cfg` with `path=value` texts applied in order."""
     for assignment in assignments:
-        path, equals, text = (part.strip() for part in assignment.partition("="))
-        if not equals or not path:
+        path, *rest = _split(assignment, "=", most=1)
+        text = rest[0] if rest else ""
+        if not rest or not path:
             raise ConfigError(f"{assignment!r} is not an override. Write path=value, as in model.dim=8.")
         hint = _hint_at(cfg, split(cfg, path), path)
         try:
@@ -80,14 +81,24 @@ def _read(text: str, hint: Any) -> Any:
     if origin is Literal:
         return next((option for option in args if text in (str(option), repr(option))), _FAIL)
     if is_enum(hint):
-        return {str(m.value): m for m in hint}.get(text) or hint.__members__.get(text.rpartition(".")[2], _FAIL)
+        by_value = {str(member.value): member for member in hint}
+        return {**by_value, **hint.__members__}.get(text.removeprefix(f"{hint.__name__}."), _FAIL)
     if origin in _BRACKETS:
         return _container(text, origin, args)
     if hint is Any or hint is object:
         word = _WORDS.get(text.lower(), _FAIL)
         literal = _literal(text) if word is _FAIL else word
         return text if literal is _FAIL else literal
+    if getattr(hint, "__module__", "") == "numpy" and getattr(hint, "__name__", "") == "dtype":
+        return _as_dtype(text, hint)
     return _FAIL if node_types(hint) else _imported(text)
+
+
+def _as_dtype(text: str, dtype: Any) -> Any:
+    try:
+        return dtype(text)
+    except TypeError:
+        return _FAIL
 
 
 def _literal(text: str) -> Any:
@@ -114,13 +125,16 @@ def _is_module(name: str) -> bool:
 
 
 def _container(text: str, origin: Any, args: tuple[Any, ...]) -> Any:
-    opening, closing = _BRACKETS[origin]
-    if not (text.startswith(opening) and text.endswith(closing)):
+    if origin is Sequence and text.startswith("("):
+        origin, args = tuple, (*args, Ellipsis)
+    if not _is_bracketed(text, _BRACKETS[origin]):
         return _FAIL
-    items = _split(text[1:-1])
-    if origin is dict:
-        pairs = [tuple(part.strip() for part in item.partition(":")[::2]) for item in items]
+    items = [item for item in _split(text[1:-1], ",") if item]
+    if origin in (dict, Mapping):
         key, value = args or (Any, Any)
+        pairs = [_split(item, ":", most=1) for item in items]
+        if any(len(pair) != 2 for pair in pairs):
+            return _FAIL
         read = [(_read(k, key), _read(v, value)) for k, v in pairs]
         return _FAIL if any(_FAIL in pair for pair in read) else FrozenDict(read)
     hints = args if origin is tuple and Ellipsis not in args and args else (args or (Any,))[:1] * len(items)
@@ -131,19 +145,27 @@ def _container(text: str, origin: Any, args: tuple[Any, ...]) -> Any:
     return made(values)
 
 
-def _split(text: str) -> list[str]:
-    """Splits at the commas that are not inside brackets or quotes."""
-    items, depth, quote = [""], 0, ""
+def _is_bracketed(text: str, brackets: str) -> bool:
+    return len(text) > 1 and text[0] == brackets[0] and text[-1] == brackets[1]
+
+
+def _split(text: str, separator: str, most: int = -1) -> list[str]:
+    """Splits at the separators that are not inside brackets or quotes, `most` times at most."""
+    items, depth, quote, escaped = [""], 0, "", False
     for char in text:
-        if char == "," and not depth and not quote:
+        if char == separator and not depth and not quote and most:
             items.append("")
+            most -= 1
             continue
-        if char in "'\"":
-            quote = "" if char == quote else quote or char
-        elif not quote:
+        if quote:
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
+        elif char in "'\"":
+            quote = char
+        else:
             depth += (char in "([{") - (char in ")]}")
         items[-1] += char
-    return [item.strip() for item in items if item.strip()]
+    return [item.strip() for item in items]
 
 
 def _advice(text: str, hint: Any, path: str) -> str:
@@ -151,8 +173,10 @@ def _advice(text: str, hint: Any, path: str) -> str:
         origin = typing.get_origin(option) or option
         if origin is Literal or is_enum(option):
             return did_you_mean(text, map(str, typing.get_args(option) or option.__members__))
-        if origin in _BRACKETS:
+        if origin in _BRACKETS and not _is_bracketed(text, _BRACKETS[origin]):
             return f" Write it in {_BRACKETS[origin]}."
+        if origin is Callable:
+            return " Write an import path, as in jax.nn.silu."
         for cls in node_types(option):
             field = next(iter(fields_of(cls)), "field")
             return f"\n  {bare_name(cls)} cannot be written in one value: set its fields, as in {path}.{field}=..."

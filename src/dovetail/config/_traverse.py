@@ -6,18 +6,19 @@ A field is `.name`, a list or tuple item `[3]`, a dict entry `.key`, or `['any k
 # pyright: reportPrivateUsage=false
 # Node's methods are private to this package, not to its file.
 
+import ast
 import re
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from ._errors import ConfigError, did_you_mean
 from ._types import show
-from ._values import FrozenDict, FrozenList, Node, bare_name, kind
+from ._values import FrozenDict, FrozenList, Node, bare_name, freeze, join, kind
 
 _N = TypeVar("_N", bound=Node)
 _PARTED = (Node, list, tuple, dict)
-_NAME = re.compile(r"[A-Za-z_][\w-]*\Z")
-_SEGMENT = re.compile(r"""(?:(?:^|\.)([A-Za-z_][\w-]*))|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+_SEGMENT = re.compile(r"""\.?([A-Za-z_][\w-]*)|\[(-?\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]""")
 
 
 def parts(value: Any) -> dict[Any, Any]:
@@ -45,17 +46,6 @@ def with_parts(value: Any, changed: dict[Any, Any], where: str) -> Any:
             return FrozenList(items) if kind(value) == "list" else tuple(items)
 
 
-def join(path: str, key: Any) -> str:
-    """Appends a field name, index or key to a path.
-
-    >>> join("layers[0]", "ffn"), join("", "model"), join("layers", 3)
-    ('layers[0].ffn', 'model', 'layers[3]')
-    """
-    if not (isinstance(key, str) and _NAME.match(key)):
-        return f"{path}[{key!r}]"
-    return f"{path}.{key}" if path else key
-
-
 def visit(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(path, value)` for every config, every container of configs and every leaf, parents first.
 
@@ -76,8 +66,9 @@ def _walk(value: Any, path: str, found: list[tuple[str, Any]], leaves: bool) -> 
     elif holds_nodes(value):
         if leaves:
             found.append((path, value))
-        for key, part in parts(value).items():
-            _walk(part, join(path, key), found, leaves)
+        below = [(join(path, key), part) for key, part in parts(value).items()]
+        for place, part in sorted(below, key=itemgetter(0)) if isinstance(value, dict) else below:
+            _walk(part, place, found, leaves)
     elif leaves:
         found.append((path, value))
 
@@ -130,6 +121,8 @@ def put_in(root: Node, path: str, new: Any) -> Any:
         old = None if is_new_entry else _step(root, value, keys[0], path, here)
         return with_parts(value, {keys[0]: put(old, keys[1:], join(here, keys[0]))}, here)
 
+    if not path and not isinstance(new, Node):
+        raise ConfigError(f"(root): expected a config, found {show(freeze(new, '(root)'))}.")
     return put(root, split(root, path), "")
 
 
@@ -139,10 +132,9 @@ def split(root: Node, path: str) -> list[Any]:
     at = 0
     while at < len(path):
         match = _SEGMENT.match(path, at)
-        if not match:
+        if not match or (match[1] and path[at].startswith(".") == (at == 0)):
             raise ConfigError(f"{path!r} is not a path. Write it as in 'model.layers[0].dim'.{_nearest(root, path)}")
-        name, index, single, double = match.groups()
-        found.append(int(index) if index else next(s for s in (name, single, double) if s is not None))
+        found.append(match[1] or ast.literal_eval(match[2]))
         at = match.end()
     return found
 

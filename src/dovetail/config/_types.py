@@ -8,7 +8,7 @@ import typing
 from typing import Annotated, Any, Final, Literal, NewType, TypeVar, Union, cast
 
 from ._errors import ConfigError
-from ._values import FrozenDict, FrozenList, Node, bare_name, kind, spell
+from ._values import FrozenDict, FrozenList, Node, bare_name, join, kind, spell
 
 _CALLABLE: tuple[Any, ...] = (typing.Callable, collections.abc.Callable)  # pyright: ignore[reportUnknownMemberType]
 _UNION = (Union, types.UnionType)
@@ -44,9 +44,12 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
     elif hint in _CALLABLE or origin in _CALLABLE:
         fits = callable(value)
     elif origin is type:
-        fits = isinstance(value, type) and (args[0] is Any or issubclass(value, args[0]))
+        wanted = [option for arg in args for option in options_of(arg)]
+        fits = isinstance(value, type) and any(cls is Any or issubclass(value, cls) for cls in wanted)
+    elif typing.is_typeddict(hint):
+        fits = kind(value) == "dict"
     elif isinstance(origin, type):
-        if isinstance(value, origin) and not isinstance(value, (str, bytes)):
+        if isinstance(value, frozenset if origin is set else origin) and not isinstance(value, str):
             return _fit_items(value, args, hint, where)
     elif isinstance(hint, type):
         if hint is float and type(value) is int:
@@ -75,18 +78,23 @@ def _fit_union(value: Any, options: tuple[Any, ...], hint: Any, where: str) -> A
 
 def _fit_items(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
     """Fits what is in a container whose own type fits."""
+    is_empty = isinstance(hint, types.GenericAlias) and not args  # tuple[()]
+    fixed = typing.get_origin(hint) is tuple and (is_empty or (bool(args) and args[-1] is not Ellipsis))
     match kind(value):
-        case "dict":
+        case _ if not args and not fixed:
+            return value
+        case "dict" if len(args) == 2:
             key, item = args
             return FrozenDict(
-                (_fit(k, key, f"key of {where}"), _fit(v, item, f"{where}[{k!r}]")) for k, v in value.items()
+                (_fit(k, key, f"key of {where}"), _fit(v, item, join(where, k))) for k, v in value.items()
             )
-        case "tuple" if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
+        case "tuple" if fixed:
             if len(value) != len(args):
                 raise _Mismatch(value, hint, where)
             return tuple(_fit(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, args, strict=True)))
         case "tuple" | "list" | "set":
-            items = [_fit(v, args[0], f"{where}[{i}]") for i, v in enumerate(value)]
+            places = (f"item of {where}" if kind(value) == "set" else f"{where}[{i}]" for i in range(len(value)))
+            items = [_fit(v, args[0], place) for v, place in zip(value, places, strict=True)]
             return {"tuple": tuple, "list": FrozenList, "set": frozenset}[kind(value)](items)
         case _:
             return value
@@ -104,7 +112,7 @@ def unwrap(hint: Any) -> Any:
         elif type(hint).__name__ == "TypeAliasType":
             hint = hint.__value__
         else:
-            return None if hint is type(None) else hint
+            return None if hint is type(None) else frozenset if hint is set else hint
 
 
 def options_of(hint: Any) -> tuple[Any, ...]:
@@ -152,7 +160,8 @@ def name_of(hint: Any) -> str:
     if is_enum(hint):
         return f"{bare_name(hint)} ({', '.join(hint.__members__)})"
     base = "Callable" if (origin or hint) in _CALLABLE else getattr(origin or hint, "__qualname__", str(hint))
-    return base.rpartition("<locals>.")[2] + (f"[{', '.join(map(name_of, args))}]" if args else "")
+    inside = ", ".join(map(name_of, args)) or ("()" if isinstance(hint, types.GenericAlias) else "")
+    return base.rpartition("<locals>.")[2] + (f"[{inside}]" if inside else "")
 
 
 def show(value: Any) -> str:

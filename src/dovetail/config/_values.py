@@ -3,8 +3,8 @@
 
 import enum
 import functools
+import re
 import sys
-from collections.abc import Iterator
 from typing import Any, NoReturn, TypeVar, cast, final
 
 from ._errors import ConfigError
@@ -76,6 +76,11 @@ class FrozenPartial(functools.partial[_T]):
     def __hash__(self) -> int:
         return hash(spell(self))
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The named arguments; the dict that the base class holds could be changed."""
+        return FrozenDict(super().keywords)
+
 
 class Node:
     """What traversal, text and JSON need of a config; `ConfigBase` is the one subclass.
@@ -130,22 +135,28 @@ def _kind_of(cls: type) -> str:
 def freeze(value: Any, where: str) -> Any:
     """Returns `value` as plain frozen data, or raises if a config cannot hold it."""
     cls: Any = cast(Any, type)(value)
+    if kind(value) == "dtype" and (value.fields is not None or not value.isnative):
+        raise ConfigError(f"{where}: {value!r} is not a dtype that its name {value.name!r} describes.")
     if cls in _ATOMS or kind(value) in ("node", "enum", "marker", "partial", "dtype"):
         return value
     for plain in (int, float, str):
         if isinstance(value, plain):  # A subclass: keep the plain value.
             return plain(value)
-    if cls in (list, FrozenList):
-        return FrozenList(_frozen(value, where))
-    if cls is tuple:
-        return tuple(_frozen(value, where))
+    if cls in (list, FrozenList, tuple):
+        items = (freeze(item, join(where, i)) for i, item in enumerate(value))
+        return tuple(items) if cls is tuple else FrozenList(items)
     if cls in (set, frozenset):
-        return frozenset(_frozen(value, where))
+        frozen = frozenset(freeze(item, f"item of {where}") for item in value)
+        _refuse_nodes(frozen, f"item of {where}")
+        return frozen
     if cls in (dict, FrozenDict):
-        return FrozenDict((freeze(k, f"key of {where}"), freeze(v, f"{where}[{k!r}]")) for k, v in value.items())
+        return _frozen_dict(value, where)
     if isinstance(value, functools.partial):
         args, keywords = freeze(tuple(value.args), where), freeze(dict(value.keywords), where)
+        _refuse_nodes((*args, *keywords.values()), where)
         return FrozenPartial(freeze(value.func, where), *args, **keywords)
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return freeze(value.item(), where)  # A NumPy scalar is a number.
     if callable(value):
         try:
             import_path(value)
@@ -159,8 +170,44 @@ def freeze(value: Any, where: str) -> Any:
     )
 
 
-def _frozen(items: Any, where: str) -> Iterator[Any]:
-    return (freeze(item, f"{where}[{i}]") for i, item in enumerate(items))
+def _frozen_dict(value: Any, where: str) -> Any:
+    frozen = FrozenDict((freeze(k, f"key of {where}"), freeze(v, join(where, k))) for k, v in value.items())
+    _refuse_nodes(frozen.keys(), f"key of {where}")
+    for k, v in frozen.items():
+        if _has_node(v) and (isinstance(k, bool) or not isinstance(k, (str, int))):
+            raise ConfigError(
+                f"{where}: the key {spell(k)} of a config is not a str or an int, so no path could name it."
+            )
+    return frozen
+
+
+def _refuse_nodes(values: Any, where: str) -> None:
+    if any(map(_has_node, values)):
+        raise ConfigError(f"{where}: no path could name a config there. Use a list or dict, or config_for(...).")
+
+
+def _has_node(value: Any) -> bool:
+    match kind(value):
+        case "list" | "tuple":
+            return any(map(_has_node, value))
+        case "dict":
+            return any(map(_has_node, value.values()))
+        case found:
+            return found == "node"
+
+
+_NAME = re.compile(r"[A-Za-z_][\w-]*\Z")
+
+
+def join(path: str, key: Any) -> str:
+    """Appends a field name, index or key to a path.
+
+    >>> join("layers[0]", "ffn"), join("", "model"), join("layers", 3)
+    ('layers[0].ffn', 'model', 'layers[3]')
+    """
+    if not (isinstance(key, str) and _NAME.match(key)):
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else key
 
 
 def spell(value: Any) -> str:

@@ -171,12 +171,12 @@ class Scopes(ast.NodeVisitor):
         match pattern:
             case ast.MatchClass():
                 self.saw_class_pattern(pattern, subject)
+            case ast.MatchStar():
+                subject = seq(subject)
             case ast.MatchAs() | ast.MatchOr():
                 inner = subject
             case ast.MatchSequence() | ast.MatchMapping():
                 inner = item(subject)
-            case _:
-                pass
         for child in ast.iter_child_nodes(pattern):
             self._pattern(child, inner) if isinstance(child, ast.pattern) else self.visit(child)
         if name := getattr(pattern, "name", None) or getattr(pattern, "rest", None):
@@ -215,9 +215,9 @@ class Scopes(ast.NodeVisitor):
             case ast.Starred(value=rest):
                 self._bind(rest, seq(value))
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                fits = value and value.kind == "tuple" and len(value.parts) == len(targets)
-                starred = any(isinstance(t, ast.Starred) for t in targets)
-                parts = value.parts if value and fits and not starred else [element(value)] * len(targets)
+                parts = (element(value),) * len(targets)
+                if value and value.kind == "tuple" and len(value.parts) == len(targets):
+                    parts = value.parts
                 for each, part in zip(targets, parts, strict=True):
                     self._bind(each, part)
             case ast.Attribute(value=owner, attr=attr):
@@ -228,8 +228,6 @@ class Scopes(ast.NodeVisitor):
             case ast.Subscript(value=container, slice=key):
                 self.visit(key)
                 self._add(container, value, mapping)
-            case _:
-                self.visit(target)
 
     def _add(self, container: ast.expr, value: Value | None, if_new: Callable[[Value], Value]) -> None:
         """Notes that `container` may now hold `value`; `if_new`: what it is if nothing is known of it."""
@@ -246,8 +244,6 @@ class Scopes(ast.NodeVisitor):
                 self._remember(attr, more)
             case ast.Subscript(value=container):
                 self._add(container, more, mapping)
-            case _:
-                pass
 
     def visit_Assign(self, node: ast.Assign) -> None:
         value = self.visit(node.value)
