@@ -16,6 +16,7 @@ from ._param import variance_scaling as variance_scaling
 from ._remat import Remat as Remat
 from ._structure import Repeat as Repeat
 from ._structure import Sequence as Sequence
+from ._structure import repeat as repeat
 from ._tree import abstract as abstract
 from ._tree import describe as describe
 from ._tree import init as init

@@ -58,6 +58,7 @@ class Frame:
     train: bool = False
     dtype: DTypeLike | None = None
     state: State | None = None
+    capacity: int | None = None
     in_scan: bool = False
     tags: set[str] | None = None  # Names given inside a remat region; outside, names are not recorded.
     remats: dict[Remat, set[str]] = dataclasses.field(default_factory=dict[Remat, set[str]])  # Names in their regions.
@@ -67,7 +68,9 @@ class Frame:
 
     def inner(self, **changes: Any) -> "Frame":
         """A frame for a part of this call that JAX traces on its own; it starts without results."""
-        kept = {name: getattr(self, name) for name in ("rng", "train", "dtype", "in_scan", "tags", "remats")}
+        kept = {
+            name: getattr(self, name) for name in ("rng", "train", "dtype", "capacity", "in_scan", "tags", "remats")
+        }
         return Frame(**{**kept, **changes})
 
     def collected(self) -> Collected:
@@ -130,6 +133,7 @@ def call(
     rng: Array | None = None,
     train: bool = False,
     state: State | None = None,
+    capacity: int | None = None,
     dtype: DTypeLike | None = None,
     **named_inputs: Any,
 ) -> tuple[Any, Collected]:
@@ -138,11 +142,16 @@ def call(
     Args:
         rng: key for random numbers; each module gets its own, folded by path.
         state: decode state by path, `{}` to start with; the returned one replaces it. None: layers keep no state.
+        capacity: positions that decode state must have room for, in the call that starts it.
         dtype: what floating-point parameters are cast to when a module reads them; None leaves them as they are.
     """
     function = unscoped(module, method)
     frame = Frame(
-        rng=None if rng is None else lambda: rng, train=train, dtype=dtype, state=None if state is None else dict(state)
+        rng=None if rng is None else lambda: rng,
+        train=train,
+        dtype=dtype,
+        state=None if state is None else dict(state),
+        capacity=capacity,
     )
     scope = Scope(frame, module, params, module._path)
     out = run(scope, function, inputs, named_inputs)

@@ -159,6 +159,14 @@ class Module(Component):
         return self._scope("the mode").frame.state is not None
 
     @property
+    def capacity(self) -> int:
+        """How many positions new decode state must have room for."""
+        capacity = self._scope("the capacity").frame.capacity
+        if capacity is None:
+            raise ModuleError(f"{self!r} starts its decode state. Say how many positions: call(..., capacity=n).")
+        return capacity
+
+    @property
     def compute_dtype(self) -> DTypeLike | None:
         """What parameters are cast to when read; None: they are left as they are."""
         return self._scope("the dtype").frame.dtype

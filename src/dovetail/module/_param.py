@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-Init = Callable[[Array, "ParamSpec"], Array]
 LAYERS_AXIS = "layers"
 
 
@@ -29,7 +28,7 @@ class ParamSpec:
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
-    init: Init
+    init: "Init"
     dtype: DTypeLike = jnp.float32
     in_dims: tuple[int, ...] = ()
     out_dims: tuple[int, ...] = ()
@@ -68,6 +67,9 @@ class ParamSpec:
         one = dataclasses.replace(self, shape=self.shape[1:], axes=self.axes[1:], stack=self.stack - 1)
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.shape[0]))
         return jax.vmap(one.make)(keys)
+
+
+Init = Callable[[Array, ParamSpec], Array]
 
 
 def fold_path(key: Array, path: str) -> Array:

@@ -54,23 +54,31 @@ class Repeat(Module):
         self.layer = self.child("layer", cfg.layer, stack=cfg.num_repeats)
 
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every layer gets the other arguments as they are; `x` must keep its shape and dtype."""
-        scope = own_scope(self, "the loop")
-        one = _one_layer(scope, self.layer, args, kwargs)
-        count = self.cfg.num_repeats
-        prefix = join(self.path, "layer.")
-        state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefix)}
-        each = (None if scope.frame.rng is None else jnp.arange(count), scope.params["layer"], state)
-        if self.cfg.loop == "scan":
-            x, collected = jax.lax.scan(one, x, each, length=count)
-        else:
-            results: list[Collected] = []
-            for i in range(count):
-                x, result = one(x, jax.tree.map(operator.itemgetter(i), each))
-                results.append(result)
-            collected = jax.tree.map(_stack, *results)
-        scope.frame.take(_stacked(collected, join(scope.path, "layer")))
-        return x
+        return repeat(self, self.layer, self.cfg.num_repeats, self.cfg.loop, x, *args, **kwargs)
+
+
+def repeat(
+    module: Module, layer: Module, count: int, loop: Literal["scan", "unroll"], x: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Runs `count` copies of `layer`, which `module` declared as a child called "layer" with `stack=count`.
+
+    Every layer gets the other arguments as they are; `x` must keep its shape and dtype.
+    """
+    scope = own_scope(module, "the loop")
+    one = _one_layer(scope, layer, args, kwargs)
+    prefix = join(module.path, "layer.")
+    state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefix)}
+    each = (None if scope.frame.rng is None else jnp.arange(count), scope.params["layer"], state)
+    if loop == "scan":
+        x, collected = jax.lax.scan(one, x, each, length=count)
+    else:
+        results: list[Collected] = []
+        for i in range(count):
+            x, result = one(x, jax.tree.map(operator.itemgetter(i), each))
+            results.append(result)
+        collected = jax.tree.map(_stack, *results)
+    scope.frame.take(_stacked(collected, join(scope.path, "layer")))
+    return x
 
 
 def _stack(*leaves: Array) -> Array:

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: what a trainer trains."""
+
+from ._causal_lm import CausalLM as CausalLM

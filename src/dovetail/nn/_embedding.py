@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of tokens and of positions."""
+
+import abc
+
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import REQUIRED, FunctionConfig, config_for
+from dovetail.module import Init, Module, normal
+
+
+class Embedding(Module):
+    """A table with a row for each word; the same table, transposed, makes logits in tied models."""
+
+    class Config(Module.Config):
+        vocab_size: int = REQUIRED
+        dim: int = REQUIRED
+        init: FunctionConfig[Init] = config_for(normal, stddev=0.02)
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        shape = (cfg.vocab_size, cfg.dim)
+        self.param("table", shape, axes=("vocab", "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
+
+    def forward(self, ids: Array) -> Array:
+        """Looks up rows: `[*B]` to `[*B, dim]`."""
+        return self.table[ids]
+
+    def attend(self, x: Array) -> Array:
+        """Maps activations `[*B, dim]` to logits `[*B, vocab]`, by the same table."""
+        return x @ self.table.T
+
+
+class PositionEmbedding(Module, abc.ABC):
+    """The interface of positions that are added to the embedding of tokens."""
+
+    class Config(Module.Config):
+        dim: int = REQUIRED
+
+    @abc.abstractmethod
+    def forward(self, positions: Array) -> Array:
+        """Maps positions `[*B]` to `[*B, dim]`."""
+
+
+class LearnedPosition(PositionEmbedding):
+    """A learned row for each position up to `max_length`."""
+
+    class Config(PositionEmbedding.Config):
+        max_length: int = REQUIRED
+        init: FunctionConfig[Init] = config_for(normal, stddev=0.01)
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        shape = (cfg.max_length, cfg.dim)
+        self.param("table", shape, axes=(None, "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
+
+    def forward(self, positions: Array) -> Array:
+        return jnp.take(self.table, positions, axis=0, mode="fill", fill_value=jnp.nan)

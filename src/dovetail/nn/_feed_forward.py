@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feed-forward layers: the position-wise half of a transformer block.
+
+`FeedForward` is the interface a block depends on; `DenseFeedForward` and `GatedFeedForward` fill it.
+"""
+
+import abc
+from collections.abc import Callable
+
+import jax
+from jax import Array
+
+from dovetail.config import REQUIRED
+from dovetail.module import Module
+
+from ._linear import DenseLinear, Linear
+
+
+class FeedForward(Module, abc.ABC):
+    """The interface: maps each position on its own."""
+
+    class Config(Module.Config):
+        dim: int = REQUIRED
+
+    @abc.abstractmethod
+    def forward(self, x: Array) -> Array:
+        """Maps `[B, T, dim]` to the same shape."""
+
+
+def _up(to: Linear.Config, dim: int, hidden_dim: int) -> Linear.Config:
+    return to.set(in_shape=(dim,), in_axes=("embed",), out_shape=(hidden_dim,), out_axes=("mlp",))
+
+
+def _down(to: Linear.Config, dim: int, hidden_dim: int) -> Linear.Config:
+    return to.set(in_shape=(hidden_dim,), in_axes=("mlp",), out_shape=(dim,), out_axes=("embed",))
+
+
+class DenseFeedForward(FeedForward):
+    """Computes `down(activation(up(x)))`."""
+
+    class Config(FeedForward.Config):
+        hidden_dim: int = REQUIRED
+        activation: Callable[[Array], Array] = jax.nn.gelu
+        up: Linear.Config = DenseLinear.Config()
+        down: Linear.Config = DenseLinear.Config()
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.up = self.child("up", _up(cfg.up, cfg.dim, cfg.hidden_dim))
+        self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
+
+    def forward(self, x: Array) -> Array:
+        return self.down(self.tag("hidden", self.cfg.activation(self.up(x))))
+
+
+class GatedFeedForward(FeedForward):
+    """Computes `down(activation(gate(x)) * up(x))` (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202)."""
+
+    class Config(FeedForward.Config):
+        hidden_dim: int = REQUIRED
+        activation: Callable[[Array], Array] = jax.nn.silu
+        gate: Linear.Config = DenseLinear.Config()
+        up: Linear.Config = DenseLinear.Config()
+        down: Linear.Config = DenseLinear.Config()
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.gate = self.child("gate", _up(cfg.gate, cfg.dim, cfg.hidden_dim))
+        self.up = self.child("up", _up(cfg.up, cfg.dim, cfg.hidden_dim))
+        self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
+
+    def forward(self, x: Array) -> Array:
+        return self.down(self.tag("hidden", self.cfg.activation(self.gate(x)) * self.up(x)))

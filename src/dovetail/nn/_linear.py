@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear maps, from some of the last dimensions of an array to others."""
+
+import abc
+
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import REQUIRED, FunctionConfig, config_for
+from dovetail.module import Init, Module, constant, variance_scaling
+
+
+class Linear(Module, abc.ABC):
+    """The interface: a map from `in_shape` to `out_shape`, such as `(dim,)` to `(heads, head_dim)`."""
+
+    class Config(Module.Config):
+        in_shape: tuple[int, ...] = REQUIRED
+        out_shape: tuple[int, ...] = REQUIRED
+        in_axes: tuple[str | None, ...] = REQUIRED  # Logical names, set with the shapes.
+        out_axes: tuple[str | None, ...] = REQUIRED
+
+    @abc.abstractmethod
+    def forward(self, x: Array) -> Array:
+        """Maps `[*B, *in_shape]` to `[*B, *out_shape]`."""
+
+
+class DenseLinear(Linear):
+    """Multiplies by a weight, and adds a bias if there is one."""
+
+    class Config(Linear.Config):
+        bias: bool = False
+        init: FunctionConfig[Init] = config_for(variance_scaling)
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        num_in, num_out = len(cfg.in_shape), len(cfg.out_shape)
+        self.param(
+            "weight",
+            cfg.in_shape + cfg.out_shape,
+            axes=cfg.in_axes + cfg.out_axes,
+            init=cfg.init.build(),
+            in_dims=tuple(range(-num_in - num_out, -num_out)),
+            out_dims=tuple(range(-num_out, 0)),
+        )
+        if cfg.bias:
+            self.param("bias", cfg.out_shape, axes=cfg.out_axes, init=constant(0.0))
+
+    def forward(self, x: Array) -> Array:
+        y = jnp.tensordot(x, self.weight, axes=len(self.cfg.in_shape))
+        return y + self.bias if self.cfg.bias else y

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy of a language model without all logits in memory at once.
+
+Logits of N tokens and V words are N x V numbers, often the largest array of a training step. Here they are made for a
+chunk of tokens at a time and made again in the backward pass.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class TokenLoss(NamedTuple):
+    """Sums over tokens, so that batches can be added before dividing: the mean is `loss / weight`."""
+
+    loss: Array  # Cross-entropy plus z-loss, times weight.
+    weight: Array
+    correct: Array  # Weight of the tokens whose most likely word is the target.
+
+
+def token_loss(logits: Array, targets: Array, weights: Array, *, z_loss: float = 0.0) -> TokenLoss:
+    """Returns the weighted sums for logits `[N, V]`, in float32.
+
+    `z_loss` times the square of the log of the normaliser keeps logits from drifting (Chowdhery et al., 2022,
+    arXiv:2204.02311, section 5).
+    """
+    logits = logits.astype(jnp.float32)
+    weights = weights.astype(jnp.float32)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    loss = normaliser - chosen + z_loss * jnp.square(normaliser)
+    hit = (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
+    return TokenLoss(jnp.sum(loss * weights), jnp.sum(weights), jnp.sum(hit * weights))
+
+
+def chunked_token_loss(
+    hidden: Array,
+    logits_of: Callable[[Array], Array],
+    targets: Array,
+    weights: Array,
+    *,
+    chunk: int,
+    z_loss: float = 0.0,
+) -> TokenLoss:
+    """Returns `token_loss(logits_of(hidden), ...)` with at most `chunk` rows of logits in memory.
+
+    Args:
+        hidden: `[N, D]`.
+        logits_of: maps `[n, D]` to `[n, V]`, row by row.
+        targets, weights: `[N]`.
+    """
+    count = hidden.shape[0]
+    if count <= chunk:
+        return token_loss(logits_of(hidden), targets, weights, z_loss=z_loss)
+    padding = -count % chunk
+
+    def split(x: Array) -> Array:
+        return jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:])
+
+    @jax.checkpoint
+    def one(hidden: Array, targets: Array, weights: Array) -> TokenLoss:
+        return token_loss(logits_of(hidden), targets, weights, z_loss=z_loss)
+
+    def step(total: TokenLoss, chunk: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:
+        return jax.tree.map(jnp.add, total, one(*chunk)), None
+
+    zero = TokenLoss(*(jnp.zeros((), jnp.float32) for _ in TokenLoss._fields))
+    return jax.lax.scan(step, zero, (split(hidden), split(targets), split(weights)))[0]

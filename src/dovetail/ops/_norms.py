@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisation over the last axis. Statistics are in float32; results have the dtype of the input."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def rms_norm(x: Array, scale: Array | None, *, eps: float) -> Array:
+    """Scales `x` to unit root-mean-square over its last axis, then by `scale`.
+
+    >>> rms_norm(jnp.array([2.0, -2.0]), jnp.ones(2), eps=0.0)
+    Array([ 1., -1.], dtype=float32)
+
+    Reference: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467).
+    """
+    x32 = x.astype(jnp.float32)
+    y = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + eps)
+    return (y if scale is None else y * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def layer_norm(x: Array, scale: Array | None, bias: Array | None, *, eps: float) -> Array:
+    """Shifts and scales `x` to zero mean and unit variance over its last axis, then by `scale` and `bias`.
+
+    Reference: Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450).
+    """
+    x32 = x.astype(jnp.float32)
+    centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+    y = centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + eps)
+    y = y if scale is None else y * scale.astype(jnp.float32)
+    return (y if bias is None else y + bias.astype(jnp.float32)).astype(x.dtype)
