@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from ._errors import ConfigError, did_you_mean
 from ._types import show
-from ._values import FrozenDict, FrozenList, Node, bare_name, freeze, join, kind
+from ._values import FrozenDict, FrozenList, Node, bare_name, freeze, has_node, join, kind
 
 _N = TypeVar("_N", bound=Node)
 _PARTED = (Node, list, tuple, dict)
@@ -75,10 +75,7 @@ def _walk(value: Any, path: str, found: list[tuple[str, Any]], leaves: bool) -> 
 
 def holds_nodes(value: Any) -> bool:
     """Whether a list, tuple or dict has a config anywhere inside."""
-    if not isinstance(value, (list, tuple, dict)):
-        return False
-    items: Any = parts(value).values()
-    return any(isinstance(part, _PARTED) and (isinstance(part, Node) or holds_nodes(part)) for part in items)
+    return not isinstance(value, Node) and has_node(value)
 
 
 def find(root: Any, target: type[_N]) -> list[tuple[str, _N]]:

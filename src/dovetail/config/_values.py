@@ -174,7 +174,7 @@ def _frozen_dict(value: Any, where: str) -> Any:
     frozen = FrozenDict((freeze(k, f"key of {where}"), freeze(v, join(where, k))) for k, v in value.items())
     _refuse_nodes(frozen.keys(), f"key of {where}")
     for k, v in frozen.items():
-        if _has_node(v) and (isinstance(k, bool) or not isinstance(k, (str, int))):
+        if has_node(v) and (isinstance(k, bool) or not isinstance(k, (str, int))):
             raise ConfigError(
                 f"{where}: the key {spell(k)} of a config is not a str or an int, so no path could name it."
             )
@@ -182,16 +182,17 @@ def _frozen_dict(value: Any, where: str) -> Any:
 
 
 def _refuse_nodes(values: Any, where: str) -> None:
-    if any(map(_has_node, values)):
+    if any(map(has_node, values)):
         raise ConfigError(f"{where}: no path could name a config there. Use a list or dict, or config_for(...).")
 
 
-def _has_node(value: Any) -> bool:
+def has_node(value: Any) -> bool:
+    """Whether `value` is a config, or a list, tuple or dict with one anywhere inside."""
     match kind(value):
         case "list" | "tuple":
-            return any(map(_has_node, value))
+            return any(map(has_node, value))
         case "dict":
-            return any(map(_has_node, value.values()))
+            return any(map(has_node, value.values()))
         case found:
             return found == "node"
 

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be known of a program before it runs."""
+
+from ._flops import count_flops as count_flops
