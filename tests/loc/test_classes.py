@@ -52,6 +52,10 @@ def test_what_is_no_module_is_not_checked(source):
     assert codes(source) == []
 
 
+def test_classes_that_seem_to_derive_from_each_other_are_checked_once():
+    assert codes(f"class A(B, Module):\n{BREACH}class B(A): pass\n") == ["E1"]
+
+
 @pytest.mark.parametrize(
     "where",
     ["def f():\n    {}", "class Outer:\n    {}", "if TYPE_CHECKING:\n    {}", "class M(Module):\n    {}"],

@@ -163,7 +163,8 @@ def test_a_breach_is_found_wherever_it_stands(block, statement, expected):
         "cfg.layers.index, len(cfg.layers), cfg.experts.items()",
         "match self.ffn:\n    case None: pass\n    case _: pass",
         "match x:\n    case Point(x=1): pass",
-        "import PIL\nPIL._imaging",
+        "match self.layers:\n    case list(): pass",
+        "import PIL, jax.core as core\nPIL._imaging, core._x",
     ],
 )
 def test_what_a_module_may_do_is_not_found(block, statement):

@@ -73,6 +73,7 @@ ALIASES = [
     "a = [x, *self.layers][1]",
     "a = next(iter(self.layers))",
     "a = dict(zip(x, self.layers))['k']",
+    "a = dict(self.experts)['k']",
     "a = self.layers.copy().pop()",
     "a = getattr(self, 'ffn')",
     "a = cast(FeedForward, self.ffn)",
@@ -116,6 +117,10 @@ USES = [
     ("for a in x: a.w", None),
     ("del a\na.w", None),
     ("def f(a): return a.w", None),
+    ("async def f(a): return a.w", None),
+    ("async def f():\n    async for a in x: a.w", None),
+    ("try: pass\nexcept E as a: a.w", None),
+    ("try: pass\nexcept* E as a: a.w", None),
     ("(lambda a: a.w)(x)", None),
     ("[a.w for a in x]", None),
     ("with x as a: a.w", None),
@@ -143,6 +148,8 @@ def test_a_child_is_followed_under_another_name_until_that_is_rebound(block, ali
         "for a, b in zip(self.layers, x): b.shape",
         "for i, a in enumerate(self.layers): i.real",
         "for k, v in self.experts.items(): k.upper",
+        "found = {}\nfound['k'] = self.ffn\nfor k in found: k.upper",
+        "found = defaultdict(list)\nfound.update({'k': self.ffn})\nfor k in found: k.upper",
         "out = [a(x) for a in self.layers]\nout[0].shape",
         "a = self.ffn(x)\na.shape",
         "a = self.weight\na.T",
@@ -162,12 +169,13 @@ def test_what_a_child_returns_is_not_the_child(block, statements):
         "while i:\n    if x: a.w\n    a = self.ffn",
         "a = x\nfor _ in x:\n    if i: a.w\n    a = self.ffn",
         "try:\n    return x\nfinally:\n    self.ffn.w",
+        "if i:\n    a = self.ffn\n    if x: a = self.norm\n    else: return 2\na.w",
         "def f(y, a=self.ffn): return a.w",
         "def f(y, *, a=self.ffn): return a.w",
         "return [lambda y, a=a: a.w for a in self.layers]",
     ],
 )
-def test_a_child_is_followed_round_loops_and_into_defaults(block, statements):
+def test_a_child_is_followed_round_loops_past_returns_and_into_defaults(block, statements):
     assert codes(block(statements)) == ["E1"]
 
 
@@ -254,6 +262,11 @@ class Block(Module):
 def test_an_argument_of_another_objects_method_is_not_one_of_ours():
     methods = "    def _run(self, a): a.w\n    def forward(self, x): x._run, other._run(self.child())\n"
     assert codes(f"class A(Module):\n{methods}") == ["E4", "E4"]
+
+
+def test_a_static_method_has_no_self():
+    methods = "    @staticmethod\n    def f(x): x._y\n    @staticmethod\n    def g(): pass\n    def h(x): x._y\n"
+    assert [f.line for f in check_source(f"class A(Module):\n{methods}", "a.py")] == [3]
 
 
 def test_what_a_later_method_says_of_an_attribute_counts():

@@ -20,7 +20,7 @@ from dovetail.nn import (
     RMSNorm,
     Stack,
 )
-from dovetail.ops import Causal, SameSegment, TokenLoss, Tokens, chunked_token_loss
+from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_token_loss
 
 
 class CausalLM(Module):
@@ -109,5 +109,4 @@ class CausalLM(Module):
         start = self.length if self.has_state("length") else jnp.zeros((batch,), jnp.int32)
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
         self.update("length", start + count)
-        # Padding has no place in a cache: this one is beyond every capacity.
-        return jnp.where(step < count[:, None], start[:, None] + step, jnp.iinfo(jnp.int32).max - 1)
+        return jnp.where(step < count[:, None], start[:, None] + step, EMPTY)

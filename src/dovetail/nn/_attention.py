@@ -5,14 +5,15 @@ Shape letters: B batch, T time, S cache, D model dim, H query heads, G key heads
 """
 
 import abc
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
-from dovetail.module import Module
-from dovetail.ops import AttentionKernel, BlockwiseAttention, Mask, SlidingWindow, Tokens
+from dovetail.module import Module, ModuleError
+from dovetail.ops import EMPTY, AttentionKernel, BlockwiseAttention, Mask, SlidingWindow, Tokens, Written
 
 from ._linear import DenseLinear, Linear
 from ._norm import Norm
@@ -60,6 +61,9 @@ class Attention(Mixer):
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
+        for name in ("num_heads", "num_kv_heads", "head_dim", "window"):
+            if getattr(cfg, name) is not None and getattr(cfg, name) < 1:
+                raise ConfigError(f"{self!r}: {name} is {getattr(cfg, name)}, expected at least 1.")
         heads, kv_heads, width = (
             cfg.num_heads,
             cfg.num_kv_heads or cfg.num_heads,
@@ -87,7 +91,7 @@ class Attention(Mixer):
         self.query_norm = self.child("query_norm", cfg.query_norm.set(**norm)) if cfg.query_norm else None
         self.key_norm = self.child("key_norm", cfg.key_norm.set(**norm)) if cfg.key_norm else None
         self.rotary = self.child("rotary", cfg.rotary.set(head_dim=width))
-        self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel")
+        self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
         self.state_var("cache")
 
     def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
@@ -103,6 +107,7 @@ class Attention(Mixer):
         k_tokens = tokens
         if self.stateful:
             k, v, k_tokens = self._cached(k, v, tokens)
+            mask = mask & Written()
         scale = self._head_dim**-0.5 if self.cfg.scale is None else self.cfg.scale
         attended = self._kernel(
             q, k, v, mask=mask, q_tokens=tokens, k_tokens=k_tokens, scale=scale, aligned=not self.stateful
@@ -111,22 +116,25 @@ class Attention(Mixer):
 
     def _cached(self, k: Array, v: Array, tokens: Tokens) -> tuple[Array, Array, Tokens]:
         """Writes keys, values and tokens to their places in the cache, and returns all of it."""
+        shape = k.shape[:2]
+        index = jnp.broadcast_to(tokens.index, shape)
+        segment = jnp.ones(shape, jnp.int32) if tokens.segment is None else jnp.broadcast_to(tokens.segment, shape)
+        prefix = jnp.zeros(shape, bool) if tokens.prefix is None else jnp.broadcast_to(tokens.prefix, shape)
+        news = {"k": k, "v": v, "index": index, "segment": segment, "prefix": prefix}
         if self.has_state("cache"):
             cache = self.cache
         else:
-            batch, room = k.shape[0], self.capacity
+            if shape[1] > self.capacity:
+                raise ModuleError(f"{self!r}: {shape[1]} tokens do not fit into a capacity of {self.capacity}.")
             cache = {
-                "k": jnp.zeros((batch, room, *k.shape[2:]), k.dtype),
-                "v": jnp.zeros((batch, room, *v.shape[2:]), v.dtype),
-                # A place that has not been written lies after every query.
-                "index": jnp.full((batch, room), jnp.iinfo(jnp.int32).max, jnp.int32),
-                "segment": jnp.zeros((batch, room), jnp.int32),
+                name: jnp.zeros((shape[0], self.capacity, *new.shape[2:]), new.dtype) for name, new in news.items()
             }
-        batch = k.shape[0]
-        index = jnp.broadcast_to(tokens.index, (batch, k.shape[1]))
-        segment = jnp.ones_like(index) if tokens.segment is None else tokens.segment
+            cache["index"] = jnp.full_like(cache["index"], EMPTY)
         write = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))
-        news = {"k": k, "v": v, "index": index, "segment": segment}
         cache = {name: write(cache[name], new, index) for name, new in news.items()}
         self.update("cache", cache)
-        return cache["k"], cache["v"], Tokens(cache["index"], None if tokens.segment is None else cache["segment"])
+        # A token beyond the capacity would be lost: nan says so, as nothing else can in a compiled program.
+        lost = jnp.any((index >= cache["index"].shape[1]) & (index != EMPTY), axis=1)[:, None, None, None]
+        known = Tokens(cache["index"], cache["segment"], cache["prefix"])
+        known = dataclasses.replace(known, segment=None) if tokens.segment is None else known
+        return cache["k"], jnp.where(lost, jnp.nan, cache["v"]).astype(v.dtype), known

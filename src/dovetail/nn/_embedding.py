@@ -24,8 +24,8 @@ class Embedding(Module):
         self.param("table", shape, axes=("vocab", "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, ids: Array) -> Array:
-        """Looks up rows: `[*B]` to `[*B, dim]`."""
-        return self.table[ids]
+        """Looks up rows: `[*B]` to `[*B, dim]`; an id outside of the vocabulary gives nan, not another word."""
+        return jnp.take(self.table, ids, axis=0, mode="fill", fill_value=jnp.nan)
 
     def attend(self, x: Array) -> Array:
         """Maps activations `[*B, dim]` to logits `[*B, vocab]`, by the same table."""

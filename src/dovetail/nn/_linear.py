@@ -43,7 +43,7 @@ class DenseLinear(Linear):
             out_dims=tuple(range(-num_out, 0)),
         )
         if cfg.bias:
-            self.param("bias", cfg.out_shape, axes=cfg.out_axes, init=constant(0.0))
+            self.param("bias", cfg.out_shape, axes=cfg.out_axes, init=constant(0.0), in_dims=(), out_dims=())
 
     def forward(self, x: Array) -> Array:
         y = jnp.tensordot(x, self.weight, axes=len(self.cfg.in_shape))

@@ -100,17 +100,14 @@ class BlockwiseAttention(AttentionKernel):
         for start in range(0, length, block):
             stop = min(start + block, length)
             low, high = mask.keys_for(start, stop, k.shape[1]) if aligned else (0, k.shape[1])
-            out.append(
-                one(
-                    q[:, start:stop],
-                    k[:, low:high],
-                    v[:, low:high],
-                    mask,
-                    q_tokens.slice(start, stop),
-                    k_tokens.slice(low, high),
-                    scale,
-                )
-            )
+            queries = q[:, start:stop]
+            if high <= low:
+                out.append(jnp.zeros_like(queries))
+                continue
+            if out:  # One block after the other, also backwards: else a compiler may keep the scores of all of them.
+                queries, out[-1] = jax.lax.optimization_barrier((queries, out[-1]))
+            tokens = q_tokens.slice(start, stop), k_tokens.slice(low, high)
+            out.append(one(queries, k[:, low:high], v[:, low:high], mask, *tokens, scale))
         return jnp.concatenate(out, axis=1)
 
 

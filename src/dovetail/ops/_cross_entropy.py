@@ -29,8 +29,10 @@ def token_loss(logits: Array, targets: Array, weights: Array, *, z_loss: float =
     """
     logits = logits.astype(jnp.float32)
     weights = weights.astype(jnp.float32)
+    outside = (targets < 0) | (targets >= logits.shape[-1])
+    targets = jnp.where(outside & (weights == 0), 0, targets)  # What does not count may be -100 or any other number.
     normaliser = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1, mode="fill", fill_value=jnp.nan)[:, 0]
     loss = normaliser - chosen + z_loss * jnp.square(normaliser)
     hit = (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
     return TokenLoss(jnp.sum(loss * weights), jnp.sum(weights), jnp.sum(hit * weights))

@@ -14,6 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from dovetail.config import ConfigError
+
+# The index of a place in a cache that has not been written, and of a token that is only padding.
+EMPTY = jnp.iinfo(jnp.int32).max
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -75,6 +80,10 @@ class SlidingWindow(Mask):
 
     size: int
 
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"SlidingWindow: size is {self.size}, expected at least 1.")
+
     def allowed(self, q: Tokens, k: Tokens) -> Array:
         return q.index[:, :, None] - k.index[:, None, :] < self.size
 
@@ -101,6 +110,14 @@ class Prefix(Mask):
         if k.prefix is None:
             return jnp.zeros(shape, bool)
         return jnp.broadcast_to(k.prefix[:, None, :], (k.prefix.shape[0], *shape[1:]))
+
+
+@dataclass(frozen=True)
+class Written(Mask):
+    """A query sees only those places of a cache that have been written."""
+
+    def allowed(self, q: Tokens, k: Tokens) -> Array:
+        return jnp.broadcast_to((k.index != EMPTY)[:, None, :], (k.index.shape[0], q.index.shape[1], k.index.shape[1]))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learner: from gradients to new parameters. Optimizers (optax), schedules, accumulation, clipping, decay, EMA."""
+
+from ._accumulate import value_and_grad as value_and_grad
+from ._adafactor import Adafactor as Adafactor
+from ._ema import EMA as EMA
+from ._learner import Learner as Learner
+from ._learner import LearnerState as LearnerState
+from ._muon import Muon as Muon
+from ._norm import clip_by_norm as clip_by_norm
+from ._norm import global_norm as global_norm
+from ._optimizer import SGD as SGD
+from ._optimizer import AdamW as AdamW
+from ._optimizer import FromOptax as FromOptax
+from ._optimizer import Lion as Lion
+from ._optimizer import Optimizer as Optimizer
+from ._schedule import ConstantSchedule as ConstantSchedule
+from ._schedule import CosineSchedule as CosineSchedule
+from ._schedule import InverseSqrtSchedule as InverseSqrtSchedule
+from ._schedule import LinearSchedule as LinearSchedule
+from ._schedule import Schedule as Schedule
+from ._schedule import WSDSchedule as WSDSchedule
+from ._skip import Skip as Skip
+from ._skip import SkipState as SkipState
+from ._weight_decay import WeightDecay as WeightDecay

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient accumulation: the gradient of the whole batch, from microbatches that fit into memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import ConfigError
+
+from ._precision import as_wide, widen
+
+LossFn = Callable[[Any, Any, Array | None], tuple[Array, Array, Any]]
+
+
+def value_and_grad(
+    loss_fn: LossFn, params: Any, batch: Any, rng: Array | None = None, num_microbatches: int = 1
+) -> tuple[tuple[Array, Array, Any], Any]:
+    """Returns `(loss, weight, aux), grads` of a batch, computed one microbatch after the other.
+
+    `loss_fn(params, microbatch, rng)` returns a sum of weighted losses, the sum of their weights, and `aux`, a tree of
+    arrays. The loss is the sum of all losses divided by the sum of all weights, and the gradient is its gradient: but
+    for rounding the same for any number of microbatches, however many real tokens each of them has. Sums and results
+    are in float32. A batch of weight 0 has loss 0 and gradient 0.
+
+    An auxiliary loss that is not a sum over tokens (balance of experts, say) goes in as `loss_sum + aux_loss *
+    weight_sum`. It then counts as its mean over microbatches, weighted by their weights; `aux` is averaged in the same
+    way. Such means do depend on the split where the value is not itself a weighted mean over tokens.
+
+    Args:
+        batch: a tree of arrays whose first dimension is the batch. Microbatch i of n has the rows i, i + n, ..., so
+            that a batch split over devices stays where it is.
+        rng: microbatch i gets this key with i folded in; None is passed on as it is.
+    """
+    _check_split(batch, num_microbatches)
+
+    def one(index: Array, microbatch: Any) -> tuple[Any, tuple[Array, Array, Any]]:
+        key = None if rng is None else jax.random.fold_in(rng, index)
+
+        def loss(params: Any) -> tuple[Array, Any]:
+            loss_sum, weight_sum, aux = loss_fn(params, microbatch, key)
+            return loss_sum, (loss_sum, weight_sum, aux)
+
+        grads, stats = jax.grad(loss, has_aux=True)(params)
+        return widen(grads), jax.tree.map(lambda x: as_wide(jnp.asarray(x)), stats)
+
+    if num_microbatches == 1:
+        grads, stats = one(jnp.zeros((), jnp.int32), batch)
+        losses, weights, aux = jax.tree.map(lambda x: x[None], stats)
+    else:
+
+        def body(total: Any, each: Any) -> tuple[Any, Any]:
+            grads, stats = one(*each)
+            return jax.tree.map(jnp.add, total, grads), stats
+
+        split = jax.tree.map(lambda x: _split(x, num_microbatches), batch)
+        zeros = jax.tree.map(jnp.zeros_like, widen(params))
+        indices = jnp.arange(num_microbatches, dtype=jnp.int32)
+        grads, (losses, weights, aux) = jax.lax.scan(body, zeros, (indices, split))
+    weight = jnp.sum(weights)
+    divisor = jnp.where(weight == 0, 1.0, weight)
+    sums = (jnp.sum(losses), jax.tree.map(lambda x: _weighted_sum(weights, x), aux), grads)
+    loss, aux, grads = jax.tree.map(lambda x: x / divisor.astype(x.dtype), sums)
+    return (loss, weight, aux), grads
+
+
+def _split(x: Array, count: int) -> Array:
+    """Reshapes `[B, ...]` to `[count, B / count, ...]`, the rows dealt out in turn."""
+    return jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
+
+
+def _weighted_sum(weights: Array, values: Array) -> Array:
+    """Sums over the first dimension; a value of weight 0 does not count, not even if it is nan."""
+    weights = weights.reshape(-1, *[1] * (values.ndim - 1)).astype(values.dtype)
+    return jnp.sum(jnp.where(weights == 0, 0.0, weights * values), axis=0)
+
+
+def _check_split(batch: Any, count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"num_microbatches is {count}, expected at least 1.")
+    rows: dict[str, int] = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        name = "batch" + jax.tree_util.keystr(keys)
+        if not jnp.ndim(leaf):
+            raise ConfigError(f"{name} is a scalar. Each array of a batch needs a first dimension, the batch.")
+        rows[name] = jnp.shape(leaf)[0]
+    if not rows:
+        raise ConfigError("The batch holds no arrays.")
+    first, size = next(iter(rows.items()))
+    for name, other in rows.items():
+        if other != size:
+            raise ConfigError(f"{name} has {other} rows, {first} has {size}. All arrays of a batch have as many.")
+    if size % count:
+        divisors = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+        raise ConfigError(
+            f"{first}: {size} rows cannot be split into num_microbatches ({count}) equal parts.\n"
+            f"  Use one of {divisors}."
+        )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Learner`: from gradients to new parameters, as a pure function of arrays."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import REQUIRED, Component, ConfigError
+
+from ._checks import child_path, expect, where
+from ._ema import EMA
+from ._groups import by_path
+from ._norm import clip_by_norm, global_norm
+from ._optimizer import AdamW, Optimizer
+from ._precision import widen
+from ._schedule import Schedule
+from ._skip import Skip
+from ._weight_decay import WeightDecay
+
+
+class LearnerState(NamedTuple):
+    """What a learner keeps between steps: arrays in tuples and dicts, for any checkpointer to save."""
+
+    num_updates: Array  # The step of the schedule.
+    num_skipped: Array  # Steps without an update.
+    optimizer: Any  # The state of optax.
+    ema: Any  # The mean of the parameters, in float32 and ready to use; () without EMA.
+    skip: Any  # The record of gradient norms; () where no spikes are skipped.
+
+
+class Learner(Component):
+    """Clips, optimizes, decays, and averages; for parameters with the specs it is built with.
+
+    `cfg.build(specs=specs(model))`, then `init` once and `update` in each step. Both are pure: they can be jitted, work
+    on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the shapes and
+    dtypes it got, so that both can be donated.
+    """
+
+    class Config(Component.Config):
+        optimizer: Optimizer.Config = AdamW.Config()
+        schedule: Schedule.Config = REQUIRED
+        clip_norm: float | None = 1.0  # The largest norm of all gradients together.
+        weight_decay: WeightDecay.Config | None = WeightDecay.Config()
+        ema: EMA.Config | None = None
+        skip: Skip.Config | None = Skip.Config()
+
+    def __init__(self, cfg: Config, *, specs: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        expect(self, "clip_norm", cfg.clip_norm is None or 0 < cfg.clip_norm < math.inf, "a positive number, or None")
+        self.schedule: Schedule = self._child("schedule")
+        self.ema: EMA | None = self._child("ema")
+        self.skip: Skip | None = self._child("skip")
+        self._specs = specs
+        self._transformation = self._child("optimizer").transformation(specs)
+        decay: WeightDecay | None = self._child("weight_decay")
+        self._decay_rates = decay.rates(specs) if decay else jax.tree.map(lambda _: 0.0, specs)
+
+    def _child(self, field: str) -> Any:
+        cfg = getattr(self.cfg, field)
+        return cfg and cfg.build(path=child_path(self, field))
+
+    def init(self, params: Any) -> LearnerState:
+        """Returns the state before the first step."""
+        self._check(params)
+        return LearnerState(
+            num_updates=jnp.zeros((), jnp.int32),
+            num_skipped=jnp.zeros((), jnp.int32),
+            optimizer=self._transformation.init(params),
+            ema=self.ema.init(params) if self.ema else (),
+            skip=self.skip.init() if self.skip else (),
+        )
+
+    def update(
+        self, params: Any, grads: Any, state: LearnerState, *, loss: Array | None = None
+    ) -> tuple[Any, LearnerState, dict[str, Array]]:
+        """Returns new parameters, new state and metrics.
+
+        A skipped step changes nothing but the count of skipped steps and the record of `Skip`.
+
+        Args:
+            loss: if given, it has to be finite for the step not to be skipped.
+
+        Metrics: `learning_rate`; `grad_norm`, before clipping; `update_norm`, zero in a skipped step; `param_norm`,
+        after the update; `skipped`, the number of steps skipped so far.
+        """
+        grads = widen(grads)
+        grad_norm = global_norm(grads)
+        accepted, skip = self._accepts(state, grad_norm, loss)
+        rate = self.schedule(state.num_updates)
+        if self.cfg.clip_norm is not None:
+            grads = clip_by_norm(grads, grad_norm, self.cfg.clip_norm)
+        wide = widen(params)
+        directions, optimizer = self._transformation.update(grads, state.optimizer, wide)
+        updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, wide, self._decay_rates)
+        new = jax.tree.map(lambda p, w, u: (w + u).astype(p.dtype), params, wide, updates)
+        count = state.num_updates + 1
+        ema = self.ema.update(state.ema, new, count) if self.ema else ()
+        new, count, optimizer, ema = jax.tree.map(
+            lambda after, before: jnp.where(accepted, after, before),
+            (new, count, optimizer, ema),
+            (params, state.num_updates, state.optimizer, state.ema),
+        )
+        skipped = state.num_skipped + (~accepted).astype(jnp.int32)
+        metrics = {
+            "learning_rate": rate,
+            "grad_norm": grad_norm,
+            "update_norm": jnp.where(accepted, global_norm(updates), 0.0),
+            "param_norm": global_norm(new),
+            "skipped": skipped,
+        }
+        return new, LearnerState(count, skipped, optimizer, ema, skip), metrics
+
+    def like_params(self, params: Any, values: Any, default: Any) -> LearnerState:
+        """Returns a tree like the state, with the entry of `values` for each array that is kept for a parameter.
+
+        Everything else, such as counts and factored moments, gets `default`. This is how the state is sharded like the
+        parameters: `learner.like_params(params, param_shardings, replicated)`.
+
+        Args:
+            params: arrays, or their shapes.
+            values: a tree like `params`.
+        """
+        leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+        known = {
+            (keys, leaf.shape): value
+            for (keys, leaf), value in zip(leaves, structure.flatten_up_to(values), strict=True)
+        }
+
+        def pick(keys: tuple[Any, ...], leaf: Any) -> Any:
+            ends = ((keys[i:], leaf.shape) for i in range(len(keys)))
+            return next((known[end] for end in ends if end in known), default)
+
+        return jax.tree_util.tree_map_with_path(pick, jax.eval_shape(self.init, params))
+
+    def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
+        return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
+
+    def _check(self, params: Any) -> None:
+        """Raises if the parameters are not those that the learner was built for."""
+        got = {path: tuple(leaf.shape) for path, leaf in by_path(params).items()}
+        want = {path: spec.shape for path, spec in by_path(self._specs).items()}
+        wrong = [path for path in {**want, **got} if got.get(path) != want.get(path)]
+        if wrong:
+            lines = [f"\n  {path}: {got.get(path, 'missing')}, specs: {want.get(path, 'missing')}" for path in wrong]
+            more = f"\n  ... and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+            raise ConfigError(
+                f"{where(self)}: the parameters differ from the specs it was built with:{''.join(lines[:10])}{more}"
+            )
+
+
+def _scaled(rate: Array, direction: Array, param: Array, decay: float) -> Array:
+    """Returns the update: minus the learning rate times direction and decay."""
+    return -rate.astype(param.dtype) * (direction + decay * param if decay else direction)

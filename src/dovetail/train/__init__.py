@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training: the step, the loop around it, and those who watch."""
+
+from ._observers import JsonLines as JsonLines
+from ._observers import Observer as Observer
+from ._observers import TensorBoard as TensorBoard
+from ._observers import Terminal as Terminal
+from ._step import TrainState as TrainState
+from ._step import eval_step as eval_step
+from ._step import init_state as init_state
+from ._step import train_step as train_step

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observers: they are told what happens in a run, and show it or write it down. A run does not depend on them."""
+
+import abc
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from dovetail.config import Component
+
+
+class Observer(Component, abc.ABC):
+    """The interface. Values are plain numbers: whoever calls has waited for the device."""
+
+    class Config(Component.Config):
+        pass
+
+    @abc.abstractmethod
+    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+        """A run starts or goes on; steps are counted from 1."""
+
+    @abc.abstractmethod
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Figures of one step, by name: `loss`, `eval/loss`, `tokens_per_second`."""
+
+    @abc.abstractmethod
+    def text(self, step: int, name: str, value: str) -> None:
+        """Something to read: a sample, a message."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """The run has ended, in whatever way."""
+
+
+class JsonLines(Observer):
+    """Writes a line of JSON for each step to `metrics.jsonl` in the run's directory; a resumed run appends."""
+
+    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+        self._file: TextIO = (directory / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        # JSON has no word for nan and infinity.
+        plain = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+        self._write({"step": step, "time": time.time(), **plain})
+
+    def text(self, step: int, name: str, value: str) -> None:
+        self._write({"step": step, "time": time.time(), name: value})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def stop(self) -> None:
+        self._file.close()
+
+
+class TensorBoard(Observer):
+    """Writes TensorBoard event files to `tensorboard/` in the run's directory."""
+
+    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+        from tensorboardX import SummaryWriter  # Imported here: it takes as long as all of dovetail.
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def text(self, step: int, name: str, value: str) -> None:
+        self._writer.add_text(name, f"```\n{value}\n```", step)
+
+    def stop(self) -> None:
+        self._writer.close()
+
+
+class Terminal(Observer):
+    """Shows progress in a terminal, or prints a line now and then where there is none."""
+
+    class Config(Observer.Config):
+        seconds: float = 10.0  # Between two lines, without a terminal.
+
+    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+        self._console = Console()
+        self._last_line = -math.inf
+        self._last_step = last_step
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=24),
+            _Figures(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task("train", total=last_step, completed=first_step - 1, figures="")
+        self._progress.start()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        line = figures(values)
+        if "loss" in values:
+            self._progress.update(self._task, completed=step, figures=line)
+        due = time.monotonic() - self._last_line >= self.cfg.seconds or step == self._last_step
+        if "loss" not in values or (not self._console.is_terminal and due):
+            self._console.print(f"step {step}/{self._last_step}  {line}", highlight=False)
+            self._last_line = time.monotonic()
+
+    def text(self, step: int, name: str, value: str) -> None:
+        self._console.print(f"step {step}  {name}:\n{value}\n", highlight=False, markup=False)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+class _Figures(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(str(task.fields["figures"]))
+
+
+def figures(values: Mapping[str, float]) -> str:
+    """Returns the figures a person looks at, in one line.
+
+    >>> figures({"loss": 2.5, "tokens_per_second": 12345.0, "mfu": 0.256})
+    'loss 2.500  12,345 tokens/s  MFU 25.6 %'
+    """
+    shown = [f"{name} {values[name]:.3f}" for name in ("loss", "eval/loss", "eval/accuracy") if name in values]
+    if "tokens_per_second" in values:
+        shown.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+    if "mfu" in values:
+        shown.append(f"MFU {values['mfu']:.1%}".replace("%", " %"))
+    return "  ".join(shown)

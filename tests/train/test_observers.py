@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observers: what is reported can be read back from the files and from the terminal."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from dovetail.train import JsonLines, Observer, TensorBoard, Terminal
+from dovetail.train import _observers as observers
+
+METRICS = {"loss": 2.5, "tokens_per_second": 12345.6, "mfu": 0.256}
+
+
+def drive(observer: Observer, directory, first=1, last=3):
+    observer.start(directory, first, last)
+    for step in range(first, last + 1):
+        observer.metrics(step, METRICS)
+    observer.metrics(last, {"eval/loss": 2.25, "eval/accuracy": float("nan")})
+    observer.text(last, "sample", "Call me [bold]Ishmael[/bold].")
+    observer.stop()
+
+
+@pytest.mark.parametrize("cfg", [JsonLines.Config(), TensorBoard.Config(), Terminal.Config()], ids=lambda c: c._label())
+def test_an_observer_can_be_started_again_where_a_run_goes_on(cfg, tmp_path):
+    drive(cfg.build(), tmp_path)
+    drive(cfg.build(), tmp_path, first=4, last=5)
+
+
+def test_json_lines_hold_every_value_and_a_resumed_run_appends(tmp_path):
+    drive(JsonLines.Config().build(), tmp_path)
+    drive(JsonLines.Config().build(), tmp_path, first=4, last=5)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [1, 2, 3, 3, 3, 4, 5, 5, 5]
+    assert {name: records[0][name] for name in METRICS} == METRICS
+    assert records[3]["eval/accuracy"] == "nan"
+    assert records[4]["sample"] == "Call me [bold]Ishmael[/bold]."
+
+
+def test_tensorboard_files_hold_every_value(tmp_path):
+    drive(TensorBoard.Config().build(), tmp_path)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    data, events = file.read_bytes(), []
+    while data:  # A record is its length, a checksum of that, the event, and a checksum of it.
+        size = int.from_bytes(data[:8], "little")
+        body = data[12 : 12 + size]
+        assert int.from_bytes(data[12 + size : 16 + size], "little") == masked_crc32c(body)
+        events.append(event_pb2.Event.FromString(body))  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+        data = data[16 + size :]
+    found = [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value if v.HasField("simple_value")]
+    assert (2, "loss", 2.5) in found
+    assert (3, "eval/loss", 2.25) in found
+    assert len([tag for _, tag, _ in found if tag == "loss"]) == 3
+
+
+def test_without_a_terminal_a_line_is_printed_now_and_then(tmp_path, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=False, width=100))
+    drive(Terminal.Config(seconds=1000.0).build(), tmp_path)
+    assert out.getvalue() == (
+        "step 1/3  loss 2.500  12,346 tokens/s  MFU 25.6 %\n"
+        "step 3/3  loss 2.500  12,346 tokens/s  MFU 25.6 %\n"
+        "step 3/3  eval/loss 2.250  eval/accuracy nan\n"
+        "step 3  sample:\n"
+        "Call me [bold]Ishmael[/bold].\n\n"
+    )
+
+
+def test_a_terminal_shows_a_bar(tmp_path, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=True, width=120))
+    drive(Terminal.Config().build(), tmp_path)
+    assert "step 3/3" in out.getvalue()
+    assert "12,346 tokens/s" in out.getvalue()
