@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv test lint types imports encapsulation limits check format docs bench clean
+.PHONY: help venv test demo lint types imports encapsulation limits check format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,13 @@ venv: .venv/installed ## create .venv with the pinned development tools
 
 test: venv ## run all tests
 	$(BIN)/python -m pytest -n 2
+
+demo: venv ## train a small model on text that comes with dovetail, about two minutes
+	$(BIN)/dovetail train tiny-lm
+	@printf '\nTry next:\n  %s\n  %s\n  %s\n' \
+		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
+		"$(BIN)/dovetail train tiny-lm steps=1200 learner.schedule.total_steps=1200 directory=runs/longer" \
+		"$(BIN)/dovetail show tiny-lm"
 
 lint: venv ## check style and formatting
 	$(BIN)/ruff check

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.config import from_json, to_json
 from dovetail.module import specs
-from dovetail.zoo import gpt2, llama
+from dovetail.zoo.families import gpt2, llama
 
 PUBLISHED = {
     "gpt2": (gpt2(dim=768, num_layers=12, num_heads=12), 124_439_808),

@@ -9,3 +9,6 @@ from ._step import TrainState as TrainState
 from ._step import eval_step as eval_step
 from ._step import init_state as init_state
 from ._step import train_step as train_step
+from ._trainer import Size as Size
+from ._trainer import Trainer as Trainer
+from ._trainer import size_of as size_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model families as data."""
+"""Recipes by name. Families are in `dovetail.zoo.families`, recipes in `dovetail.zoo.recipes`."""
 
-from ._families import gpt2 as gpt2
-from ._families import llama as llama
+from ._catalogue import RECIPES as RECIPES
+from ._catalogue import recipe as recipe

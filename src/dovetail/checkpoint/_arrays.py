@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays of a step: handed to Orbax by path, and proved to be the same when they come back."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from orbax.checkpoint import v1 as ocp
+
+from ._errors import CheckpointError, CorruptionError, bullets, reason
+from ._fingerprint import to_text
+from ._leaves import LeafInfo, from_stored, sharding_of, stored_form, to_stored
+from ._step import ARRAYS, Manifest, damaged_files
+
+
+def start_writing(path: Path, leaves: Mapping[str, Array], *, compress: bool) -> Callable[[], None]:
+    """Copies the leaves to the host and starts to write them; the result waits for the end, and raises its error.
+
+    The leaves may be donated or deleted as soon as this returns.
+    """
+    stored = {name: to_stored(leaf) for name, leaf in leaves.items() if leaf.size}
+    context = ocp.Context()
+    context.array.saving.use_compression = compress
+    # Else Orbax has threads that wait for directories, long after a failure to make them, and the process cannot end.
+    context.asynchronous.create_directories_asynchronously = False
+    with context:
+        response = ocp.save_async(str(path / ARRAYS), stored)
+    return response.result
+
+
+def load(path: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the leaves in `wanted`, laid out as it says, not verified yet."""
+    infos = manifest.leaves
+    asked = {name: stored_form(leaf, infos[name]) for name, leaf in wanted.items() if 0 not in leaf.shape}
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    try:
+        with context:
+            stored = ocp.load(str(path / ARRAYS), asked) if asked else {}
+        jax.block_until_ready(stored)
+    except Exception as e:  # Orbax and TensorStore raise whatever they meet: the files tell what it means.
+        if files := damaged_files(path, manifest):
+            raise CorruptionError(f"checkpoint {path} is damaged:{bullets(files)}") from e
+        why = f"although its files are as they were written:\n  {reason(e)}"
+        raise CheckpointError(f"checkpoint {path} cannot be read, {why}") from e
+    return {name: _decoded(stored.get(name), leaf, infos[name]) for name, leaf in wanted.items()}
+
+
+def _decoded(stored: Array | None, leaf: Any, info: LeafInfo) -> Array:
+    if stored is None:
+        return jnp.zeros(leaf.shape, leaf.dtype, device=sharding_of(leaf))
+    return from_stored(stored, leaf, info)
+
+
+def verify(path: Path, manifest: Manifest, totals: Mapping[str, np.ndarray], replicas: Mapping[str, bool]) -> None:
+    """Compares the fingerprints of loaded leaves with those that were taken when they were saved.
+
+    Args:
+        totals: The fingerprints, all processes together.
+        replicas: Whether the replicas of a leaf in this process are the same.
+    """
+    problems = []
+    for name, numbers in totals.items():
+        found, expected = to_text(numbers), manifest.leaves[name].fingerprint
+        if found != expected:
+            problems.append(f"{name!r} has fingerprint {found}, {expected} was saved.")
+        elif not replicas[name]:
+            problems.append(f"{name!r} is not the same on all devices.")
+    if problems:
+        files = damaged_files(path, manifest)
+        if not files:
+            files = ["All files are as they were written: the data changed on its way to them, or on its way back."]
+        raise CorruptionError(f"checkpoint {path} is damaged:{bullets(problems)}{bullets(files)}")

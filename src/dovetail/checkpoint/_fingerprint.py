@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fingerprints of arrays: 64 bits that change with any bit of the data, whatever the sharding.
+
+Each element is hashed with its position and the hashes are added up, modulo 2**32, twice. Sums do not depend on their
+order, so each device adds up its own shard, and the sums of the shards are added on the host: no device talks to
+another. A change of one element always changes the fingerprint; one of several, except by a chance of one in 2**64.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+_GOLDEN = 0x9E3779B9
+_SECOND = 0x85EBCA6B
+_DEVICES = "devices"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """The fingerprint of the shards that this process holds; dispatched, and awaited by its methods."""
+
+    sums: Array  # Two uint32 numbers for each shard.
+    starts: tuple[tuple[int, ...], ...]  # Where each shard begins.
+    is_first: tuple[bool, ...]  # Whether a shard is the first replica of its part of the array.
+
+    def local(self) -> np.ndarray:
+        """Returns this process's share: the shares of all processes add up to the fingerprint of the array."""
+        return np.asarray(self.sums)[list(self.is_first)].sum(axis=0, dtype=np.uint32)
+
+    def replicas_agree(self) -> bool:
+        """Whether shards that should be the same are."""
+        known: dict[tuple[int, ...], bytes] = {}
+        rows = zip(self.starts, np.asarray(self.sums), strict=True)
+        return all(known.setdefault(start, row.tobytes()) == row.tobytes() for start, row in rows)
+
+
+def fingerprint(x: Array) -> Fingerprint:
+    """Starts to compute the fingerprint of `x`, of any dtype, PRNG keys included.
+
+    `x` may be donated at once. It is read once, on its devices, and no copy is made.
+    """
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    shards = x.addressable_shards
+    starts = tuple(tuple(part.start or 0 for part in shard.index) for shard in shards)
+    first = tuple(shard.replica_id == 0 for shard in shards)
+    if not x.size or not shards:
+        return Fingerprint(jnp.zeros((len(shards), 2), jnp.uint32), starts, first)
+    # Whatever the sharding, the shards are side by side along the first dimension of an array of their own.
+    mesh = _mesh(tuple(shard.device for shard in shards))
+    rows = NamedSharding(mesh, P(_DEVICES) if x.ndim else P(), memory_kind=x.sharding.memory_kind)
+    shape = (len(shards) * shards[0].data.shape[0], *shards[0].data.shape[1:]) if x.ndim else ()
+    stacked = jax.make_array_from_single_device_arrays(shape, rows, [shard.data for shard in shards])
+    if rows.memory_kind not in (None, "device"):  # Offloaded to the host: kernels cannot read it there.
+        stacked = jax.device_put(stacked, rows.with_memory_kind("device"))
+    with jax.set_mesh(mesh):  # In place of the one the caller may have set.
+        return Fingerprint(_sums_of_shards(mesh)(stacked, _offsets(mesh, starts)), starts, first)
+
+
+def to_text(numbers: np.ndarray) -> str:
+    """Returns a fingerprint as 16 hexadecimal digits."""
+    return "".join(f"{int(number):08x}" for number in numbers)
+
+
+@functools.cache
+def _mesh(devices: Sequence[Any]) -> Mesh:
+    return Mesh(np.array(devices), (_DEVICES,))
+
+
+@functools.cache
+def _offsets(mesh: Mesh, starts: Sequence[Sequence[int]]) -> Array:
+    return jax.device_put(np.array(starts, np.uint32).reshape(len(starts), -1), NamedSharding(mesh, P(_DEVICES)))
+
+
+@functools.cache
+def _sums_of_shards(mesh: Mesh) -> Any:
+    def sums(x: Array, offsets: Array) -> Array:
+        over_shards = jax.shard_map(
+            _sums, mesh=mesh, in_specs=(P(_DEVICES) if x.ndim else P(), P(_DEVICES)), out_specs=P(_DEVICES)
+        )
+        return over_shards(x, offsets)
+
+    return jax.jit(sums)
+
+
+def _sums(x: Array, offsets: Array) -> Array:
+    """Returns the two sums of one shard, as one row."""
+    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    return sum((_hashed(_words(part), offsets[0], salt) for salt, part in enumerate(parts)), jnp.uint32(0))[None]
+
+
+def _words(x: Array) -> Array:
+    """Returns the bits of real numbers as uint32, one word or, with one more dimension, two for each element."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    bits = (jnp.finfo if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo)(x.dtype).bits
+    if bits < 8:  # Kept in a byte each; every value has its own float32 or int32.
+        x = x.astype(jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32)
+        bits = 32
+    words = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[bits]
+    return jax.lax.bitcast_convert_type(x, words).astype(jnp.uint32)
+
+
+def _hashed(words: Array, offsets: Array, salt: int) -> Array:
+    place = jnp.uint32(salt)
+    for dim in range(words.ndim):
+        index = jax.lax.broadcasted_iota(jnp.uint32, words.shape, dim)
+        if dim < len(offsets):  # Not for the two words of an element.
+            index = index + offsets[dim]
+        place = place + _mix(index + jnp.uint32(_GOLDEN * (dim + 1) % 2**32))
+    first = _mix(words ^ place)
+    second = _mix(first ^ jnp.uint32(_SECOND))
+    # One pass for both sums: two `jnp.sum` would keep `first` in memory.
+    zero, dims = np.uint32(0), tuple(range(words.ndim))
+    return jnp.stack(jax.lax.reduce((first, second), (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), dims))
+
+
+def _mix(x: Array) -> Array:
+    """A bijection of uint32 in which each bit of the input changes each bit of the result with probability 1/2.
+
+    Reference: Chris Wellons, hash-prospector (lowbias32), 2018.
+    """
+    x = (x ^ (x >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> jnp.uint32(16))

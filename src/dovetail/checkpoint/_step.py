@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step on disk: its manifest lists every leaf with its fingerprint and every file with its checksum.
+
+    arrays/           the leaves, by Orbax
+    config.json       the config of the run
+    data_state.json   where the input was
+    files/            tokenizer and the like
+    manifest.json     written last
+
+Each process writes `part_<process>.json`: the fingerprints of its shards, and the sums of its share of the files under
+`arrays`. The first one puts them together in the manifest.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Never
+
+import numpy as np
+
+from dovetail.config import ConfigError
+
+from ._errors import CorruptionError, bullets, reason
+from ._files import FileSum, seal, sum_file, sync, unseal, write_file
+from ._fingerprint import to_text
+from ._leaves import LeafInfo
+
+ARRAYS = "arrays"
+CONFIG = "config.json"
+DATA_STATE = "data_state.json"
+FILES = "files"
+_MANIFEST = "manifest.json"
+_FORMAT = 1
+_SMALL = 1 << 16  # Files up to this size are summed before each restore; the rest when something is wrong.
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is in a step."""
+
+    step: int
+    leaves: Mapping[str, LeafInfo]
+    files: Mapping[str, FileSum]  # By path, relative to the step.
+
+    def to_bytes(self) -> bytes:
+        """Returns the manifest as the content of its file."""
+        leaves = {path: info.to_json() for path, info in self.leaves.items()}
+        return seal({"format": _FORMAT, "step": self.step, "leaves": leaves, "files": dict(self.files)})
+
+
+def write_part(path: Path, fingerprints: Mapping[str, np.ndarray], process: int, processes: int) -> None:
+    """Writes what one process adds to the manifest."""
+    found = sorted([path / ARRAYS, *(path / ARRAYS).rglob("*")])
+    share = [p for p in found if p.is_file()][process::processes]
+    for p in [*share, *(p for p in found if p.is_dir())]:
+        sync(p)  # TensorStore has done so for its files, Orbax has not for those it writes itself.
+    sums = {p.relative_to(path).as_posix(): sum_file(p) for p in share}
+    prints = {leaf: numbers.tolist() for leaf, numbers in fingerprints.items()}
+    write_file(_part(path, process), seal({"files": sums, "fingerprints": prints}))
+
+
+def write_rest(
+    path: Path, *, step: int, leaves: Mapping[str, LeafInfo], rest: Mapping[str, bytes], processes: int
+) -> None:
+    """Writes the files other than arrays, and last the manifest of all."""
+    sums: dict[str, FileSum] = {}
+    prints = {leaf: np.zeros(2, np.uint32) for leaf in leaves}
+    for process in range(processes):
+        part = unseal(_part(path, process).read_bytes())
+        _part(path, process).unlink()
+        sums |= part["files"]
+        prints = {leaf: total + np.array(part["fingerprints"][leaf], np.uint32) for leaf, total in prints.items()}
+    (path / FILES).mkdir()
+    for name, data in rest.items():
+        sums[name] = write_file(path / name, data)
+    infos = {leaf: dataclasses.replace(info, fingerprint=to_text(prints[leaf])) for leaf, info in leaves.items()}
+    write_file(path / _MANIFEST, Manifest(step, infos, sums).to_bytes())
+    sync(path / FILES)
+    sync(path)
+
+
+def _part(path: Path, process: int) -> Path:
+    return path / f"part_{process}.json"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Returns the manifest of a finished step."""
+    try:
+        content = unseal((path / _MANIFEST).read_bytes())
+        if content["format"] == _FORMAT:
+            leaves = {leaf: LeafInfo.from_json(info) for leaf, info in content["leaves"].items()}
+            manifest = Manifest(content["step"], leaves, content["files"])
+            if path.name == f"step_{manifest.step}":
+                return manifest
+            raise ValueError(f"it is of step {manifest.step}")
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        _raise_damaged(path, [f"{_MANIFEST}: {reason(e)}"], e)
+    raise ConfigError(
+        f"checkpoint {path}: format {content['format']!r} cannot be read: this version of dovetail reads {_FORMAT}."
+    )
+
+
+def read_file(path: Path, manifest: Manifest, name: str) -> bytes:
+    """Returns the content of a small file of the step, checked."""
+    if problem := _file_problem(path, name, manifest.files[name], thorough=True):
+        _raise_damaged(path, [problem])
+    return (path / name).read_bytes()
+
+
+def check_files(path: Path, manifest: Manifest) -> None:
+    """Raises if a file is missing or of another size, or if a small one has changed. Reads no array."""
+    sums = manifest.files.items()
+    problems = [_file_problem(path, name, file, thorough=file["size"] <= _SMALL) for name, file in sums]
+    if any(problems):
+        _raise_damaged(path, problems)
+
+
+def damaged_files(path: Path, manifest: Manifest) -> list[str]:
+    """Returns what is wrong with which file. Reads all of them."""
+    problems = [_file_problem(path, name, file, thorough=True) for name, file in manifest.files.items()]
+    return [problem for problem in problems if problem]
+
+
+def _file_problem(path: Path, name: str, expected: FileSum, *, thorough: bool) -> str | None:
+    try:
+        size = (path / name).stat().st_size
+        if size != expected["size"]:
+            return f"{name}: {size} bytes, {expected['size']} were written."
+        if thorough and (found := sum_file(path / name)) != expected:
+            return f"{name}: crc32 {found['crc32']}, {expected['crc32']} was written."
+    except OSError as e:
+        return f"{name}: {reason(e)}"
+    return None
+
+
+def _raise_damaged(path: Path, problems: Sequence[str | None], cause: Exception | None = None) -> Never:
+    raise CorruptionError(f"checkpoint {path} is damaged:{bullets(list(filter(None, problems)))}") from cause

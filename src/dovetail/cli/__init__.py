@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `dovetail` command."""
+
+from ._main import main as main
+from ._main import resolve as resolve

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text that comes with dovetail, so that a first run needs no download. Origin and licence are beside each text."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from dovetail.config import ConfigError, did_you_mean
+
+from ._errors import child_path, place_of
+from ._source import Document, Source
+from ._text import TextFiles
+
+Split = Literal["train", "held-out"]
+
+
+def corpus_path(name: str, split: Split = "train") -> Path:
+    """Returns the file of a corpus that comes with dovetail; the documents in it are separated by two blank lines.
+
+    >>> corpus_path("moby-dick", "train").name
+    'train.txt'
+    """
+    home = Path(str(resources.files(__package__ or "dovetail.data"))) / "corpora"
+    corpora = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    if name not in corpora:
+        hint = did_you_mean(name, corpora) or f" There are: {', '.join(corpora)}."
+        raise ConfigError(f"no corpus {name!r} comes with dovetail.{hint}")
+    file = home / name / f"{split}.txt"
+    if not file.is_file():
+        splits = sorted(entry.stem for entry in (home / name).glob("*.txt"))
+        raise ConfigError(f"corpus {name!r} has no split {split!r}. It has: {', '.join(splits)}.")
+    return file
+
+
+class ShippedCorpus(Source):
+    """A corpus that comes with dovetail. Unlike a path, its config is the same on every machine."""
+
+    class Config(Source.Config):
+        name: str = "moby-dick"
+        split: Split = "train"
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        try:
+            file = corpus_path(cfg.name, cfg.split)
+        except ConfigError as e:
+            raise ConfigError(f"{place_of(self)}: {e}") from None
+        text = TextFiles.Config(files=[str(file)], separator="\n\n\n")
+        self._text: TextFiles = text.build(path=child_path(self, "name"))
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def __getitem__(self, index: int) -> Document:
+        return self._text[index]
+
+    def place(self, index: int) -> str:
+        return self._text.place(index)
+
+    def size(self) -> int:
+        return self._text.size()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Input`: batches for a trainer. `TextInput` makes those of a decoder language model."""
+
+import abc
+import functools
+from typing import Any
+
+from dovetail.config import REQUIRED, Component, ConfigError
+
+from ._batches import empty_row, make_batches, needed_streams, shares_of
+from ._dataset import Dataset
+from ._errors import child_path, place_of
+from ._iterator import BatchIterator
+from ._packing import State
+from ._tokenizer import ByteTokenizer, Tokenizer
+
+
+class Input(Component, abc.ABC):
+    """Global batches of tokens, of which each process makes its part. Iterate over it, or over `iterator(...)`."""
+
+    class Config(Component.Config):
+        batch_size: int = REQUIRED  # Rows of a global batch, over all processes.
+        seq_len: int = REQUIRED
+        tokenizer: Tokenizer.Config = ByteTokenizer.Config()
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token there may be."""
+        return self.tokenizer.vocab_size
+
+    @property
+    def batch_shape(self) -> tuple[int, int]:
+        """The shape [B, T] of each field of a global batch."""
+        return self.cfg.batch_size, self.cfg.seq_len
+
+    def __iter__(self) -> BatchIterator:
+        return self.iterator()
+
+    @abc.abstractmethod
+    def iterator(self, *, shard_index: int = 0, shard_count: int = 1) -> BatchIterator:
+        """Returns the batches of process `shard_index` of `shard_count`: its rows of each global batch.
+
+        Step n has the same global batch for any number of processes. A position taken with one number of processes can
+        be set with another.
+        """
+
+
+class TextInput(Input):
+    """Tokens to train a decoder language model on: `tokens`, `targets`, `weights`, `segments`, `positions`, all [B, T].
+
+    A finite data set ends with a batch filled up with rows of weight 0; use `epochs=1, shuffle=False` to evaluate.
+
+    With one stream, each process reads all of the data and keeps its rows; that is simple, and fast enough for small
+    runs. With more, the work is divided: by processes up to the number of streams, and by `num_workers` in each.
+    """
+
+    class Config(Input.Config):
+        dataset: Dataset.Config = REQUIRED
+        seed: int = 0
+        streams: int = 1  # Changes the order of the data, so it is chosen once for a run. It divides batch_size.
+        num_workers: int = 0  # Processes that prepare batches, beside this one. Can change when a run is resumed.
+        prefetch: int = 2  # Batches prepared ahead in a thread. Can change when a run is resumed.
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        for name, least in {"batch_size": 1, "seq_len": 1, "streams": 1, "num_workers": 0, "prefetch": 0}.items():
+            if getattr(cfg, name) < least:
+                raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use {least} or more.")
+        if cfg.batch_size % cfg.streams:
+            raise ConfigError(
+                f"{place_of(self, 'streams')}: streams ({cfg.streams}) must divide batch_size ({cfg.batch_size})."
+            )
+        dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
+        self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), tokenizer=self.tokenizer)
+        if cfg.streams > 1 and not self._dataset.is_endless:
+            raise ConfigError(
+                f"{place_of(self, 'streams')}: is {cfg.streams}, and the data set ends.\n"
+                "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
+            )
+
+    def iterator(self, *, shard_index: int = 0, shard_count: int = 1) -> BatchIterator:
+        cfg = self.cfg
+        if not 0 <= shard_index < shard_count:
+            raise ConfigError(f"{place_of(self)}: there is no shard {shard_index} of {shard_count}.")
+        if cfg.batch_size % shard_count:
+            raise ConfigError(
+                f"{place_of(self, 'batch_size')}: the number of processes ({shard_count}) must divide batch_size "
+                f"({cfg.batch_size})."
+            )
+        streams = needed_streams(shard=shard_index, num_shards=shard_count, num_streams=cfg.streams)
+        if cfg.num_workers > len(streams):
+            raise ConfigError(
+                f"{place_of(self, 'num_workers')}: num_workers ({cfg.num_workers}) is more than the streams of this "
+                f"process ({len(streams)}), so some would have nothing to do.\n"
+                f"  Use fewer, or streams={cfg.num_workers * shard_count} (that changes the order of the data)."
+            )
+        start = functools.partial(self._start, shard_index, shard_count)
+        return BatchIterator(start, streams=streams, about=self._about(), ahead=cfg.prefetch)
+
+    def _about(self) -> dict[str, Any]:
+        """What a position depends on."""
+        return {
+            "seq_len": self.cfg.seq_len,
+            "streams": self.cfg.streams,
+            "tokenizer": self.tokenizer.fingerprint(),
+            "dataset": self._dataset.fingerprint(),
+        }
+
+    def _start(self, shard_index: int, shard_count: int, states: dict[str, State]) -> list[Any]:
+        """Starts what makes the batches of a process: generators, or workers that run them."""
+        cfg, pad_id = self.cfg, self.tokenizer.pad_id
+        empty = empty_row(cfg.seq_len, 0 if pad_id is None else pad_id)
+        shares = shares_of(
+            shard=shard_index,
+            num_shards=shard_count,
+            batch_size=cfg.batch_size,
+            num_streams=cfg.streams,
+            workers=max(cfg.num_workers, 1),
+        )
+        made = [
+            functools.partial(
+                make_batches,
+                self._dataset,
+                share,
+                {name: state for name, state in states.items() if int(name) in share.streams},
+                empty,
+            )
+            for share in shares
+        ]
+        if not cfg.num_workers:
+            return [make() for make in made]
+        from ._workers import Worker  # Here, because it imports JAX.
+
+        return [Worker(make) for make in made]

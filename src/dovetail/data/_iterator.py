@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BatchIterator`: one process's part of each global batch, and a position from which any number of processes go on."""
+
+import json
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+from ._batches import Batch, join_batches
+from ._errors import DataError
+from ._packing import State
+
+_Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
+
+
+class BatchIterator:
+    """An iterator over batches, each this process's rows of a global batch.
+
+    `get_state()` is the position after the batch given last, as JSON data of a few hundred bytes. It depends neither on
+    the number of worker processes nor on batches prepared ahead. Close it to end its processes, or use it in `with`.
+    """
+
+    def __init__(self, start: _Maker, *, streams: range, about: dict[str, Any], ahead: int) -> None:
+        self._core = _Batches(start, streams, about)
+        iterator: Any = self._core
+        if ahead:
+            from ._workers import prefetch  # Here, because it imports JAX.
+
+            iterator = prefetch(self._core, ahead)
+        self._opened = [iterator]
+        self._shut = weakref.finalize(self, _shut, self._opened, self._core)  # At the latest when Python ends.
+        self._error: Exception | None = None
+
+    @property
+    def _iterator(self) -> Any:
+        if not self._opened:
+            raise ValueError("this iterator is closed.")
+        return self._opened[0]
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._opened and self._error is not None:  # After an error, Grain would report the end of the data.
+            raise self._error
+        iterator = self._iterator
+        try:
+            return next(iterator)
+        except Exception as e:
+            self._error = StopIteration() if isinstance(e, StopIteration) else e
+            raise
+
+    def get_state(self) -> State:
+        """Returns the position after the batch given last."""
+        return json.loads(json.dumps(self._iterator.get_state()))
+
+    def set_state(self, state: State) -> None:
+        """Goes to a position: of this input, in any process and with any number of them and of workers."""
+        self._core.check(state)
+        self._iterator.set_state(state)
+        self._error = None
+
+    def close(self) -> None:
+        """Ends threads and processes; the iterator cannot be used any more."""
+        self._shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _shut(opened: list[Any], core: "_Batches") -> None:
+    iterator = opened.pop()  # Grain's iterators must be gone before its modules are.
+    if iterator is not core:
+        iterator.close()
+    core.close()
+
+
+class _Batches:
+    """The iterator without a thread: joins what its makers give."""
+
+    def __init__(self, start: _Maker, streams: range, about: dict[str, Any]) -> None:
+        self._start, self._needed, self._about = start, streams, about
+        self._step = 0
+        self._states: dict[str, State] = {}
+        self._makers: list[Iterator[Any]] | None = None
+
+    def __next__(self) -> Batch:
+        if self._makers is None:  # Not before: a position may be set first.
+            self._makers = self._start(self._states)
+        made = [next(maker) for maker in self._makers]
+        self._step += 1
+        self._states = {name: state for _, states in made for name, state in states.items()}
+        return join_batches([batch for batch, _ in made])
+
+    def get_state(self) -> State:
+        return {"step": self._step, "streams": self._states, "about": self._about}
+
+    def set_state(self, state: State) -> None:
+        self.close()
+        self._step = state["step"]
+        self._states = {str(s): state["streams"][str(s)] for s in self._needed} if self._step else {}
+
+    def check(self, state: State) -> None:
+        """Raises if `state` is not a position of this input."""
+        if not isinstance(state, dict) or state.keys() != {"step", "streams", "about"}:
+            raise DataError(f"not a position of an input: {state!r:.80}. Pass what get_state() returned.")
+        changes = list(_changes(state["about"], json.loads(json.dumps(self._about)), ""))
+        if changes:
+            raise DataError(
+                "this position belongs to another input:\n  " + "\n  ".join(changes) + "\n"
+                "  Go on with the data and settings of then, or start without a position."
+            )
+        missing = [s for s in self._needed if str(s) not in state["streams"]]
+        if missing and state["step"]:
+            raise DataError(
+                f"this process needs streams {missing}, the position has {sorted(map(int, state['streams']))}.\n"
+                "  Each process knows the position of its own streams: join them all with merge_states."
+            )
+
+    def close(self) -> None:
+        for maker in self._makers or ():
+            maker.close()  # pyright: ignore[reportAttributeAccessIssue] (generators and workers have it)
+        self._makers = None
+
+
+def _changes(old: Any, new: Any, path: str) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _changes(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+    elif old != new:
+        yield f"{path} was {old!r}, is {new!r}"
+
+
+def merge_states(states: Iterable[State]) -> State:
+    """Returns the position of a whole run from those of its processes, for any number of processes to go on from.
+
+    With one stream, all processes have the same position, and merging changes nothing.
+    """
+    first, *others = states
+    for other in others:
+        if (other["step"], other["about"]) != (first["step"], first["about"]):
+            raise DataError(
+                f"positions of different runs or steps cannot be joined: step {first['step']} and {other['step']}."
+            )
+    streams = {name: state for each in (first, *others) for name, state in each["streams"].items()}
+    return {**first, "streams": dict(sorted(streams.items(), key=lambda item: int(item[0])))}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet: documents in one column of a table."""
+
+from typing import Any
+
+import numpy as np
+
+from dovetail.config import ConfigError, did_you_mean
+
+from ._errors import DataError, optional_import, place_of
+from ._files import Cache
+from ._source import Document, FileSource, checked_content
+
+
+class Parquet(FileSource):
+    """Documents in a column of Parquet files: strings, or lists of token ids. Needs the extra `data`.
+
+    A row is read together with its row group, so a shuffle permutes row groups, and the rows inside each of them.
+    """
+
+    class Config(FileSource.Config):
+        column: str = "text"
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self._groups = [self._open_file(file) for file in self.files]  # Rows up to the end of each row group.
+        self._set_counts(int(ends[-1]) for ends in self._groups)
+        self._cache = Cache(self._read_group, limit=4)
+
+    def _open_file(self, file: str) -> np.ndarray:
+        pq = optional_import("pyarrow.parquet", component=self)
+        try:
+            with pq.ParquetFile(file) as table:
+                schema = table.schema_arrow
+                sizes = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
+        except (ValueError, OSError) as e:  # pyarrow.ArrowInvalid is a ValueError.
+            raise DataError(f"{file}: not a Parquet file that can be read: {e}") from e
+        column, names = self.cfg.column, schema.names
+        if column not in names:
+            hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
+            raise ConfigError(f"{place_of(self, 'column')}: {file} has no column {column!r}.{hint}")
+        self._check_type(schema.field(column).type, file)
+        if not sum(sizes):
+            raise DataError(f"{file}: the table has no rows. Remove the file, or leave it out.")
+        return np.cumsum(sizes)
+
+    def _check_type(self, kind: Any, file: str) -> None:
+        types = optional_import("pyarrow.types", component=self)
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        if not is_text and not (is_list and types.is_integer(kind.value_type)):
+            raise ConfigError(
+                f"{place_of(self, 'column')}: column {self.cfg.column!r} of {file} holds {kind}. "
+                "Expected text, or lists of token ids."
+            )
+
+    def _read_group(self, key: tuple[int, int]) -> Any:
+        file, group = key
+        pq = optional_import("pyarrow.parquet", component=self)
+        try:
+            with pq.ParquetFile(self.files[file]) as table:
+                return table.read_row_group(group, columns=[self.cfg.column], use_threads=False).column(0)
+        except (ValueError, OSError) as e:
+            raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}") from e
+
+    def _read(self, file: int, at: int) -> Document:
+        group = int(np.searchsorted(self._groups[file], at, side="right"))
+        start = int(self._groups[file][group - 1]) if group else 0
+        with self._cache.use((file, group)) as column:
+            cell = column[at - start]
+        try:
+            value = cell.values.to_numpy() if hasattr(cell, "values") and cell.is_valid else cell.as_py()
+        except ValueError as e:  # Not UTF-8, or a null among the token ids.
+            raise DataError(f"{self._place(file, at)}: column {self.cfg.column!r} cannot be read: {e}") from e
+        return Document(checked_content(value, f"column {self.cfg.column!r}", self._place(file, at)))
+
+    def _place(self, file: int, at: int) -> str:
+        return f"{self.files[file]}: row {at}"
+
+    def blocks(self) -> np.ndarray:
+        return np.concatenate([np.diff(ends, prepend=0) for ends in self._groups])

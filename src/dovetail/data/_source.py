@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Source`: documents by index. What a data set is made from, whatever the format of its files."""
+
+import abc
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dovetail.config import REQUIRED, Component
+
+from ._errors import DataError, place_of
+from ._files import find_files
+
+
+class Document(NamedTuple):
+    """What a source gives: text, or token ids as they are.
+
+    A document too long to be read at once comes in several parts; only the first `starts` and only the last `ends`.
+    """
+
+    content: str | np.ndarray
+    starts: bool = True
+    ends: bool = True
+
+
+class Source(Component, abc.ABC):
+    """A fixed number of documents, each read by its index. Any number of threads may read at once."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of documents, at least 1."""
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Document:
+        """Reads one document. A bad one is a `DataError` that names its place."""
+
+    @abc.abstractmethod
+    def place(self, index: int) -> str:
+        """Where a document is, as in `web.jsonl:17`. May be slow: for errors."""
+
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The number of bytes on disk; with the number of documents, it tells whether data has changed."""
+
+    def blocks(self) -> np.ndarray | None:
+        """Sizes of the runs of documents that are cheap to read together; None if any order is as good.
+
+        Documents are shuffled within blocks, and blocks among each other.
+        """
+        return None
+
+
+class FileSource(Source, abc.ABC):
+    """Base of sources that read a list of files: finds the file that a document is in."""
+
+    class Config(Source.Config):
+        files: list[str] = REQUIRED  # Paths or globs, as in ["books/*.jsonl"].
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self.files = find_files(cfg.files, place_of(self, "files"))
+        self._size = sum(map(os.path.getsize, self.files))
+        self._ends = np.zeros(len(self.files), np.int64)  # Documents up to the end of each file.
+
+    def _set_counts(self, counts: Iterable[int]) -> None:
+        self._ends = np.cumsum(np.fromiter(counts, np.int64))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> Document:
+        return self._read(*self._locate(index))
+
+    def place(self, index: int) -> str:
+        return self._place(*self._locate(index))
+
+    def size(self) -> int:
+        return self._size
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Returns the number of the file, and the number of the document in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"{place_of(self)}: document {index} of {len(self)}")
+        file = int(np.searchsorted(self._ends, index, side="right"))
+        return file, index - (int(self._ends[file - 1]) if file else 0)
+
+    @abc.abstractmethod
+    def _read(self, file: int, at: int) -> Document: ...
+
+    @abc.abstractmethod
+    def _place(self, file: int, at: int) -> str: ...
+
+
+def checked_content(value: Any, what: str, place: str) -> str | np.ndarray:
+    """Returns `value` if it can be the content of a document: text, or a list of token ids."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | np.ndarray):
+        ids = np.asarray(value if len(value) else np.zeros(0, np.int64))
+        if ids.ndim == 1 and ids.dtype.kind in "iu":
+            return ids
+    found = "null" if value is None else f"{value!r:.60} ({type(value).__name__})"
+    raise DataError(f"{place}: {what} is {found}. Expected text, or a list of token ids.")

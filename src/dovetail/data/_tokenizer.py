@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Tokenizer`: text to token ids and back. It carries the files it was made from, so that a checkpoint can too."""
+
+import abc
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.config import Component, ConfigError, did_you_mean
+
+from ._errors import DataError, place_of
+
+
+class Tokenizer(Component, abc.ABC):
+    """Text to token ids and back.
+
+    `files` are the contents of the files it is made from, by name. Without them they are read from disk, so these make
+    the same tokenizer, the second one anywhere: `cfg.build()` and `cfg.build(files=tokenizer.files())`.
+    """
+
+    def __init__(self, cfg: Any, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self._files = {} if files is None else dict(files)
+
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    @abc.abstractmethod
+    def bos_id(self) -> int | None:
+        """The token before a document, if there is one."""
+
+    @property
+    @abc.abstractmethod
+    def eos_id(self) -> int | None:
+        """The token after a document, if there is one."""
+
+    @property
+    @abc.abstractmethod
+    def pad_id(self) -> int | None:
+        """The token that fills up, if there is one."""
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the ids of `text` (int32). No special token is among them, also where the text spells one out."""
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text of `ids`, without special tokens."""
+        array = np.asarray(ids, np.int64)
+        check_ids(array, self.vocab_size, lambda: "decode")
+        return self._decode(array.tolist())
+
+    @abc.abstractmethod
+    def _decode(self, ids: list[int]) -> str: ...
+
+    def files(self) -> dict[str, bytes]:
+        """Returns the contents of the files this tokenizer is made from, by name."""
+        return dict(self._files)
+
+    def fingerprint(self) -> str:
+        """Returns a short text that differs for tokenizers that encode differently."""
+        ids = (self.vocab_size, self.bos_id, self.eos_id, self.pad_id)
+        content = repr((type(self).__name__, ids, sorted(self._files.items())))
+        return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.cfg, self._files, self._path)
+
+    def _read_file(self, name: str, path: str) -> bytes:
+        """Returns the file called `name`: the one given to the constructor, or else the one at `path`."""
+        if not self._files:
+            try:
+                with open(path, "rb") as f:
+                    self._files[name] = f.read()
+            except OSError as e:
+                raise ConfigError(f"{place_of(self, 'file')}: cannot read {path!r}: {e.strerror}.") from None
+        if name not in self._files:
+            found = ", ".join(map(repr, self._files))
+            raise ConfigError(f"{place_of(self)}: is made from a file called {name!r}, was given {found}.")
+        return self._files[name]
+
+
+def _rebuild(cfg: Any, files: dict[str, bytes], path: str) -> Any:
+    return cfg.build(files=files or None, path=path)
+
+
+def check_ids(ids: np.ndarray, vocab_size: int, place: Callable[[], str]) -> None:
+    """Raises if an id is not in the vocabulary; `place()` says whose ids they are."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
+        at = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        raise DataError(
+            f"{place()}: token {at} of {len(ids)} is {ids[at]}, outside the vocabulary of {vocab_size}.\n"
+            "  Was it made with another tokenizer?"
+        )
+
+
+def special_id(tokenizer: Tokenizer, field: str, vocabulary: Mapping[str, int]) -> int | None:
+    """Returns the id of the token named in a field of the config, or None if the field is."""
+    token = getattr(tokenizer.cfg, field)
+    if token is not None and token not in vocabulary:
+        hint = did_you_mean(token, vocabulary)
+        raise ConfigError(f"{place_of(tokenizer, field)}: the vocabulary has no token {token!r}.{hint}")
+    return None if token is None else vocabulary[token]
+
+
+class ByteTokenizer(Tokenizer):
+    """The bytes of UTF-8 as ids 0 to 255, then the special tokens bos (256), eos (257) and pad (258).
+
+    >>> tokenizer = ByteTokenizer.Config().build()
+    >>> tokenizer.encode("héé").tolist(), tokenizer.decode([104, 105, tokenizer.eos_id])
+    ([104, 195, 169, 195, 169], 'hi')
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        return 259
+
+    @property
+    def bos_id(self) -> int:
+        return 256
+
+    @property
+    def eos_id(self) -> int:
+        return 257
+
+    @property
+    def pad_id(self) -> int:
+        return 258
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+
+    def _decode(self, ids: list[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`TextInput`: what a trainer sees of it, evaluation, and settings that do not fit."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, from_json, override, to_json
+from dovetail.data import (
+    FIELDS,
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    Input,
+    JsonLines,
+    ShippedCorpus,
+    TextDataset,
+    TextInput,
+)
+
+TRAIN = TextInput.Config(batch_size=4, seq_len=32, dataset=TextDataset.Config(source=ShippedCorpus.Config()))
+
+
+def error_of(call) -> str:
+    with pytest.raises(ConfigError) as e:
+        call()
+    return str(e.value)
+
+
+def test_batch_has_all_fields_in_their_shapes_and_types():
+    made: Input = TRAIN.build()
+    batch = next(iter(made))
+    assert made.batch_shape == (4, 32)
+    assert {name: (values.shape, values.dtype) for name, values in batch.items()} == {
+        name: ((4, 32), dtype) for name, dtype in FIELDS.items()
+    }
+
+
+def test_tokens_are_the_text_and_targets_are_the_text_one_further():
+    made = TRAIN.set_in("dataset.shuffle", False).build()
+    batch = next(iter(made))
+    text = "CHAPTER 1. Loomings.\n\nCall me Ishmael. Some years ago--never mind how long precisely--having little"
+    assert made.tokenizer.decode(batch["tokens"].reshape(-1)).startswith(text)
+    assert made.tokenizer.decode(batch["targets"].reshape(-1)).startswith(text[1:])
+    assert (batch["weights"] == 1).all()
+    np.testing.assert_array_equal(batch["positions"], np.tile(np.arange(32), (4, 1)))
+
+
+def test_input_tells_the_size_of_its_vocabulary(hugging_face_file):
+    assert TRAIN.build().vocab_size == 259
+    tokenizer = HuggingFaceTokenizer.Config(file=hugging_face_file, eos_token="</s>")
+    assert TRAIN.set(tokenizer=tokenizer).build().vocab_size == 300
+
+
+def test_each_iteration_starts_anew():
+    made = TRAIN.build()
+    first, second = [next(iter(made))["tokens"] for _ in range(2)]
+    np.testing.assert_array_equal(first, second)
+
+
+def test_seed_decides_the_data():
+    first, same, other = (next(iter(TRAIN.set(seed=seed).build()))["tokens"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert (first != other).any()
+
+
+def evaluation(write, count: int, **fields) -> TextInput.Config:
+    records = [{"text": f"{i:03d}"} for i in range(count)]  # A row of four tokens each.
+    dataset = TextDataset.Config(source=JsonLines.Config(files=[write("a.jsonl", records)]), epochs=1, shuffle=False)
+    return TextInput.Config(batch_size=4, seq_len=4, dataset=dataset, **fields)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_evaluation_is_one_pass_and_the_last_batch_is_filled_with_rows_of_weight_zero(write, prefetch):
+    batches = list(evaluation(write, 10, prefetch=prefetch).build())
+    assert [batch["tokens"].shape for batch in batches] == [(4, 4)] * 3
+    decode = ByteTokenizer.Config().build().decode
+    rows = [decode(row) for batch in batches for row in batch["tokens"]]
+    assert rows == [f"{i:03d}" for i in range(10)] + ["", ""]
+    assert batches[-1]["weights"].tolist() == [[1, 1, 1, 0]] * 2 + [[0, 0, 0, 0]] * 2
+    assert batches[-1]["segments"][2:].tolist() == [[0] * 4] * 2
+    assert batches[-1]["tokens"][2:].tolist() == batches[-1]["targets"][2:].tolist() == [[258] * 4] * 2
+
+
+def test_evaluation_without_remainder_has_no_batch_of_nothing(write):
+    assert len(list(evaluation(write, 8).build())) == 2
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_all_processes_end_at_the_same_step(write, processes):
+    made = evaluation(write, 9).build()
+    shards = [list(made.iterator(shard_index=i, shard_count=processes)) for i in range(processes)]
+    assert [len(shard) for shard in shards] == [3] * processes
+    total = sum(batch["weights"].sum() for shard in shards for batch in shard)
+    assert total == 9 * 3
+
+
+def test_evaluation_goes_on_from_a_position_up_to_its_end(write):
+    made = evaluation(write, 10).build()
+    iterator = iter(made)
+    states = [iterator.get_state() for _ in iter(lambda: next(iterator, None), None)]
+    assert len(states) == 3
+    for number, state in enumerate(states, 1):
+        again = iter(made)
+        again.set_state(state)
+        assert len(list(again)) == 3 - number
+
+
+def test_epochs_end_after_that_many_passes(write):
+    config = evaluation(write, 6).set_in("dataset.epochs", 3)
+    assert sum(batch["weights"].sum() for batch in config.build()) == 3 * 6 * 3
+
+
+def test_config_survives_json_and_takes_overrides():
+    assert from_json(to_json(TRAIN)) == TRAIN
+    changed = override(TRAIN, ["seq_len=64", "dataset.source.split=held-out", "num_workers=2", "streams=2"])
+    assert (changed.seq_len, changed.get_in("dataset.source.split")) == (64, "held-out")
+
+
+def test_missing_fields_are_reported_together():
+    assert error_of(TextInput.Config(batch_size=4, dataset=TextDataset.Config()).build) == (
+        "TextInput.Config: 2 required fields are not set:\n"
+        "  seq_len: int\n"
+        "  dataset.source: Source.Config\n"
+        "  Set them, as in cfg.set_in('seq_len', ...)."
+    )
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"batch_size": 0}, "batch_size: is 0. Use 1 or more."),
+        ({"seq_len": 0}, "seq_len: is 0. Use 1 or more."),
+        ({"streams": 0}, "streams: is 0. Use 1 or more."),
+        ({"num_workers": -1}, "num_workers: is -1. Use 0 or more."),
+        ({"prefetch": -1}, "prefetch: is -1. Use 0 or more."),
+        ({"streams": 3}, "streams: streams (3) must divide batch_size (4)."),
+    ],
+)
+def test_impossible_numbers_are_config_errors(fields, message):
+    assert error_of(TRAIN.set(**fields).build) == f"TextInput.Config.{message}"
+
+
+def test_streams_of_a_data_set_that_ends_are_a_config_error():
+    assert error_of(TRAIN.set(streams=2).set_in("dataset.epochs", 1).build) == (
+        "TextInput.Config.streams: is 2, and the data set ends.\n"
+        "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
+    )
+
+
+def test_workers_without_work_are_a_config_error():
+    made = TRAIN.set(num_workers=2, streams=2).build(path="input")
+    assert error_of(lambda: made.iterator(shard_index=0, shard_count=2)) == (
+        "input.num_workers: num_workers (2) is more than the streams of this process (1), so some would have nothing "
+        "to do.\n  Use fewer, or streams=4 (that changes the order of the data)."
+    )
+
+
+@pytest.mark.parametrize("index, count", [(-1, 2), (2, 2), (0, 0)])
+def test_shard_that_does_not_exist_is_a_config_error(index, count):
+    made = TRAIN.build(path="input")
+    message = f"input: there is no shard {index} of {count}."
+    assert error_of(lambda: made.iterator(shard_index=index, shard_count=count)) == message
+
+
+def test_processes_that_do_not_divide_the_batch_are_a_config_error():
+    made = TRAIN.build(path="input")
+    assert error_of(lambda: made.iterator(shard_index=0, shard_count=3)) == (
+        "input.batch_size: the number of processes (3) must divide batch_size (4)."
+    )
+
+
+def test_errors_of_parts_have_their_path_in_the_tree():
+    config = TRAIN.set_in("dataset.source", JsonLines.Config(files=["no/such"]))
+    assert error_of(lambda: config.build(path="input")) == (
+        "input.dataset.source.files: no file matches 'no/such'. There is no directory 'no'."
+    )
+
+
+def test_two_iterators_do_not_disturb_each_other():
+    made = TRAIN.build()
+    together = [(a["tokens"], b["tokens"]) for a, b in islice(zip(made, made, strict=True), 5)]
+    alone = [batch["tokens"] for batch in islice(made, 5)]
+    for (first, second), want in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(first, want)
+        np.testing.assert_array_equal(second, want)
