@@ -24,11 +24,11 @@ venv: .venv/installed ## create .venv with the pinned development tools
 test: venv ## run all tests
 	$(BIN)/python -m pytest -n 2
 
-demo: venv ## train a small model on text that comes with dovetail, about two minutes
+demo: venv ## train a small model on text that comes with dovetail, a few minutes
 	$(BIN)/dovetail train tiny-lm
 	@printf '\nTry next:\n  %s\n  %s\n  %s\n' \
 		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
-		"$(BIN)/dovetail train tiny-lm steps=1200 learner.schedule.total_steps=1200 directory=runs/longer" \
+		"$(BIN)/dovetail train tiny-lm steps=800 learner.schedule.total_steps=800 directory=runs/longer" \
 		"$(BIN)/dovetail show tiny-lm"
 
 lint: venv ## check style and formatting

@@ -28,14 +28,13 @@ def test_every_dtype_comes_back(tmp_path):
     state = {}
     for i, dtype in enumerate(DTYPES):
         values = rng.integers(0, 2, (8, 4)) if dtype in ("bool", "int2", "uint2") else rng.integers(0, 7, (8, 4))
-        state[dtype] = jnp.asarray(values).astype(dtype)
-        if i % 3 == 0:
-            state[dtype] = sharded(state[dtype], "a", on=mesh(8))
+        array = values.astype(jnp.dtype(dtype))
+        state[dtype] = sharded(array, "a", on=mesh(8)) if i % 3 == 0 else jnp.asarray(array)
     for dtype in ("float32", "bfloat16", "float16"):  # Any bits: NaNs with their payload, infinities, denormals.
         state[f"bits_{dtype}"] = jnp.asarray(bytes_.view(jnp.dtype(dtype)))
     state |= {"scalar": jnp.bfloat16(1.5), "empty": jnp.zeros((0, 4), jnp.int8), "weak": jnp.asarray(1)}
     state["keys"] = sharded(jax.random.split(jax.random.key(0), 8), "a", on=mesh(8))
-    state["rbg"] = jax.random.key(1, impl="rbg")
+    state |= {"rbg": jax.random.key(1, impl="rbg"), "no_keys": state["keys"][:0]}
     restored = round_trip(tmp_path, state)
     assert_identical(restored, state)
     for name, leaf in restored.items():

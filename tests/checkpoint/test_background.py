@@ -55,7 +55,7 @@ def test_no_space_is_one_clear_error_and_the_process_ends(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "this state cannot be saved:\n"
-        "  'n' is a numpy.int64, not a jax.Array: use jnp.asarray, or leave it out.\n"
+        "  'n' is of type numpy.int64, not a jax.Array: use jnp.asarray, or leave it out.\n"
         "  Nothing was written.\n"
         f"checkpoint {tmp_path}/step_2 was not saved: File too large.\n"
         "  The newest finished step is step_1.\n"

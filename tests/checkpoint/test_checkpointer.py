@@ -168,12 +168,12 @@ def test_a_resumed_run_is_the_unbroken_run_bit_for_bit(tmp_path):
 
 
 def test_the_newest_and_the_multiples_are_kept_across_restarts(tmp_path):
-    for steps in ((1, 2, 3), (4, 5), (6, 7, 8)):
+    for steps in ((1, 2), (4, 5, 6), (7,)):
         checkpointer = save_steps(tmp_path, *steps, keep=2, keep_every=4)
-    assert checkpointer.steps() == [4, 7, 8]
-    assert sorted(os.listdir(tmp_path)) == ["step_4", "step_7", "step_8"]
-    assert save_steps(tmp_path / "all", 1, 2, 3, 4, 5, keep=None).steps() == [1, 2, 3, 4, 5]
-    assert save_steps(tmp_path / "one", 1, 2, 3, keep=1).steps() == [3]
+    assert checkpointer.steps() == [4, 6, 7]
+    assert sorted(os.listdir(tmp_path)) == ["step_4", "step_6", "step_7"]
+    assert save_steps(tmp_path / "all", 1, 2, 3, 4, keep=None).steps() == [1, 2, 3, 4]
+    assert save_steps(tmp_path / "one", 1, 2, keep=1).steps() == [2]
 
 
 def test_a_step_that_is_there_is_not_overwritten(tmp_path):
@@ -254,7 +254,7 @@ def test_the_end_of_a_block_reports_a_failed_save_but_hides_no_other_error(tmp_p
 def test_a_state_that_cannot_be_saved_writes_nothing(tmp_path):
     checkpointer = config_in(tmp_path / "run").build()
     text = error_of(checkpointer.save, 1, {"n": np.int64(3)}, config=checkpointer.cfg)
-    assert "'n' is a numpy.int64, not a jax.Array" in text
+    assert "'n' is of type numpy.int64, not a jax.Array" in text
     assert not (tmp_path / "run").exists()
 
 

@@ -56,11 +56,11 @@ def test_leaves_that_cannot_be_saved_are_listed():
     leaves = {"ok": jnp.ones(3), "a": np.int64(3), "b[0]": 3, "c": np.ones(3), "d": donated, "e": "text"}
     assert message(check_savable, leaves) == (
         "this state cannot be saved:\n"
-        "  'a' is a numpy.int64, not a jax.Array: use jnp.asarray, or leave it out.\n"
-        "  'b[0]' is a int, not a jax.Array: use jnp.asarray, or leave it out.\n"
-        "  'c' is a numpy.ndarray, not a jax.Array: use jnp.asarray, or leave it out.\n"
+        "  'a' is of type numpy.int64, not a jax.Array: use jnp.asarray, or leave it out.\n"
+        "  'b[0]' is of type int, not a jax.Array: use jnp.asarray, or leave it out.\n"
+        "  'c' is of type numpy.ndarray, not a jax.Array: use jnp.asarray, or leave it out.\n"
         "  'd' was donated or deleted: save the state that the step returned.\n"
-        "  'e' is a str, not a jax.Array: use jnp.asarray, or leave it out.\n"
+        "  'e' is of type str, not a jax.Array: use jnp.asarray, or leave it out.\n"
         "  Nothing was written."
     )
 

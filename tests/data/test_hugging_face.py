@@ -32,7 +32,7 @@ def test_special_tokens_spelled_out_in_text_are_text(hugging_face_file):
 def test_truncation_and_padding_of_the_file_are_off(hugging_face_file, tmp_path):
     library = tokenizers.Tokenizer.from_file(hugging_face_file)
     library.enable_truncation(4)
-    library.enable_padding(length=9)
+    library.enable_padding(length=99)
     library.save(str(tmp_path / "tokenizer.json"))
     ours = HuggingFaceTokenizer.Config(file=str(tmp_path / "tokenizer.json")).build()
     text = "some years ago never mind how long"

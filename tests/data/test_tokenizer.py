@@ -2,6 +2,7 @@
 """What holds for every tokenizer, and the one for bytes."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,14 @@ def test_tokenizer_survives_pickle(tokenizer: Tokenizer):
     assert copy.cfg == tokenizer.cfg
     assert copy.encode(TEXTS[3]).tolist() == tokenizer.encode(TEXTS[3]).tolist()
     assert copy.fingerprint() == tokenizer.fingerprint()
+
+
+def test_pickle_carries_the_files(hugging_face_file, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(Path(hugging_face_file).read_bytes())
+    pickled = pickle.dumps(HuggingFaceTokenizer.Config(file=str(file)).build())
+    file.unlink()
+    assert pickle.loads(pickled).vocab_size == 300
 
 
 def test_checkpoint_of_config_and_files_rebuilds_it_where_the_original_file_is_gone(tokenizer_config, tmp_path):

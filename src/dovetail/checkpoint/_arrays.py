@@ -13,7 +13,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ._errors import CheckpointError, CorruptionError, bullets, reason
 from ._fingerprint import to_text
-from ._leaves import LeafInfo, from_stored, sharding_of, stored_form, to_stored
+from ._leaves import from_stored, stored_form, to_stored
 from ._step import ARRAYS, Manifest, damaged_files
 
 
@@ -35,25 +35,22 @@ def start_writing(path: Path, leaves: Mapping[str, Array], *, compress: bool) ->
 def load(path: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the leaves in `wanted`, laid out as it says, not verified yet."""
     infos = manifest.leaves
-    asked = {name: stored_form(leaf, infos[name]) for name, leaf in wanted.items() if 0 not in leaf.shape}
+    asked = {name: stored_form(leaf, infos[name]) for name, leaf in wanted.items()}
+    # Arrays without elements are not on disk.
+    stored = {name: jnp.zeros(x.shape, x.dtype, device=x.sharding) for name, x in asked.items() if not x.size}
+    to_read = {name: x for name, x in asked.items() if x.size}
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     try:
         with context:
-            stored = ocp.load(str(path / ARRAYS), asked) if asked else {}
+            stored |= ocp.load(str(path / ARRAYS), to_read) if to_read else {}
         jax.block_until_ready(stored)
     except Exception as e:  # Orbax and TensorStore raise whatever they meet: the files tell what it means.
         if files := damaged_files(path, manifest):
             raise CorruptionError(f"checkpoint {path} is damaged:{bullets(files)}") from e
         why = f"although its files are as they were written:\n  {reason(e)}"
         raise CheckpointError(f"checkpoint {path} cannot be read, {why}") from e
-    return {name: _decoded(stored.get(name), leaf, infos[name]) for name, leaf in wanted.items()}
-
-
-def _decoded(stored: Array | None, leaf: Any, info: LeafInfo) -> Array:
-    if stored is None:
-        return jnp.zeros(leaf.shape, leaf.dtype, device=sharding_of(leaf))
-    return from_stored(stored, leaf, info)
+    return {name: from_stored(stored[name], leaf, infos[name]) for name, leaf in wanted.items()}
 
 
 def verify(path: Path, manifest: Manifest, totals: Mapping[str, np.ndarray], replicas: Mapping[str, bool]) -> None:

@@ -85,7 +85,7 @@ def check_savable(leaves: Mapping[str, Any]) -> None:
 def _problem(leaf: Any) -> str | None:
     if not isinstance(leaf, Array):
         kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
-        return f"is a {kind}, not a jax.Array: use jnp.asarray, or leave it out."
+        return f"is of type {kind}, not a jax.Array: use jnp.asarray, or leave it out."
     if isinstance(leaf, Tracer):
         return "is traced: save outside of jit."
     if leaf.is_deleted():
@@ -175,10 +175,11 @@ def check_fits(where: str, stored: Mapping[str, LeafInfo], wanted: Mapping[str, 
 
 def check_abstract(wanted: Mapping[str, Any]) -> None:
     """Raises one error that lists the leaves that do not say what to restore."""
-    problems = [
-        f"{path!r} is {leaf!r}: use a jax.ShapeDtypeStruct with a sharding, or an array."
-        for path, leaf in wanted.items()
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
-    ]
+    problems = []
+    for path, leaf in wanted.items():
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            problems.append(f"{path!r} is {leaf!r}: use a jax.ShapeDtypeStruct with a sharding, or an array.")
+        elif jax.process_count() > 1 and getattr(leaf, "sharding", None) is None:
+            problems.append(f"{path!r} has no sharding, which it needs where there are several processes.")
     if problems:
         raise ConfigError(f"this state cannot be restored:{bullets(problems)}")

@@ -7,8 +7,8 @@ Shape letters: B batch, T time, D model dim, V vocabulary.
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import REQUIRED
-from dovetail.module import Module
+from dovetail.config import REQUIRED, ConfigError
+from dovetail.module import Module, ModuleError
 from dovetail.nn import (
     DenseLinear,
     Dropout,
@@ -44,6 +44,8 @@ class CausalLM(Module):
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
+        if cfg.loss_chunk < 1:
+            raise ConfigError(f"{self!r}: loss_chunk is {cfg.loss_chunk}, expected at least 1.")
         self.embedding = self.child("embedding", cfg.embedding.set(vocab_size=cfg.vocab_size, dim=cfg.dim))
         self.position = self.child("position", cfg.position.set(dim=cfg.dim)) if cfg.position else None
         self.dropout = self.child("dropout", cfg.dropout)
@@ -105,6 +107,8 @@ class CausalLM(Module):
         batch, time = ids.shape
         step = jnp.arange(time, dtype=jnp.int32)[None]
         if not self.stateful:
+            if lengths is not None:
+                raise ModuleError(f"{self!r}: lengths go with decode state. Without it, mark padding by segments of 0.")
             return step
         start = self.length if self.has_state("length") else jnp.zeros((batch,), jnp.int32)
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)

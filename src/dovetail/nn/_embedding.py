@@ -10,6 +10,12 @@ from dovetail.config import REQUIRED, FunctionConfig, config_for
 from dovetail.module import Init, Module, normal
 
 
+def _rows(table: Array, index: Array) -> Array:
+    """Returns rows of a table; nan where there is no such row, not one that JAX would choose instead."""
+    known = jnp.where(index < 0, table.shape[0], index)  # Negative numbers would count from the end.
+    return jnp.take(table, known, axis=0, mode="fill", fill_value=jnp.nan)
+
+
 class Embedding(Module):
     """A table with a row for each word; the same table, transposed, makes logits in tied models."""
 
@@ -25,7 +31,7 @@ class Embedding(Module):
 
     def forward(self, ids: Array) -> Array:
         """Looks up rows: `[*B]` to `[*B, dim]`; an id outside of the vocabulary gives nan, not another word."""
-        return jnp.take(self.table, ids, axis=0, mode="fill", fill_value=jnp.nan)
+        return _rows(self.table, ids)
 
     def attend(self, x: Array) -> Array:
         """Maps activations `[*B, dim]` to logits `[*B, vocab]`, by the same table."""
@@ -56,4 +62,4 @@ class LearnedPosition(PositionEmbedding):
         self.param("table", shape, axes=(None, "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, positions: Array) -> Array:
-        return jnp.take(self.table, positions, axis=0, mode="fill", fill_value=jnp.nan)
+        return _rows(self.table, positions)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention kernels: one interface, an implementation for each way to compute it.
 
-`ReferenceAttention` is the definition. `BlockwiseAttention` never holds more than one block of scores, forward or
-backward, and skips blocks that the mask rules out.
+`ReferenceAttention` is the definition. `BlockwiseAttention` works on a block of queries at a time, keeps no scores for
+the backward pass, and skips keys that the mask rules out.
 
 Shape letters: B batch, T queries, S keys, H query heads, G key heads, R = H / G, K head dim.
 """
@@ -67,9 +67,10 @@ class ReferenceAttention(AttentionKernel):
 
 
 class BlockwiseAttention(AttentionKernel):
-    """One block of queries at a time, each against the keys that the mask leaves it; scores are never all in memory.
+    """One block of queries at a time, each against the keys that the mask leaves it.
 
-    In the backward pass the scores of a block are computed again.
+    In the backward pass the scores of a block are computed again. Blocks do not depend on each other, so a compiler is
+    free to work on several at once; XLA for CPU does, and then saves memory only where the mask rules out keys.
     """
 
     class Config(AttentionKernel.Config):
@@ -104,8 +105,6 @@ class BlockwiseAttention(AttentionKernel):
             if high <= low:
                 out.append(jnp.zeros_like(queries))
                 continue
-            if out:  # One block after the other, also backwards: else a compiler may keep the scores of all of them.
-                queries, out[-1] = jax.lax.optimization_barrier((queries, out[-1]))
             tokens = q_tokens.slice(start, stop), k_tokens.slice(low, high)
             out.append(one(queries, k[:, low:high], v[:, low:high], mask, *tokens, scale))
         return jnp.concatenate(out, axis=1)

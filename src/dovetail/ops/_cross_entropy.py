@@ -29,8 +29,10 @@ def token_loss(logits: Array, targets: Array, weights: Array, *, z_loss: float =
     """
     logits = logits.astype(jnp.float32)
     weights = weights.astype(jnp.float32)
-    outside = (targets < 0) | (targets >= logits.shape[-1])
-    targets = jnp.where(outside & (weights == 0), 0, targets)  # What does not count may be -100 or any other number.
+    size = logits.shape[-1]
+    outside = (targets < 0) | (targets >= size)
+    # What does not count may be -100 or any other number; what counts and is no word gives nan.
+    targets = jnp.where(outside, jnp.where(weights == 0, 0, size), targets)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1, mode="fill", fill_value=jnp.nan)[:, 0]
     loss = normaliser - chosen + z_loss * jnp.square(normaliser)

@@ -8,7 +8,7 @@ from dovetail.config import ConfigError, did_you_mean
 
 # Name: the function in `dovetail.zoo.recipes`, and the first line of its docstring.
 RECIPES = {
-    "tiny-lm": ("tiny_lm", "A byte-level model of 0.8 million parameters, for two minutes on a laptop."),
+    "tiny-lm": ("tiny_lm", "A byte-level model of 0.8 million parameters, for a few minutes on a laptop."),
 }
 
 

@@ -9,11 +9,11 @@ from .families import llama
 
 
 def tiny_lm() -> Trainer.Config:
-    """A byte-level model of 0.8 million parameters, for two minutes on a laptop.
+    """A byte-level model of 0.8 million parameters, for a few minutes on a laptop.
 
     It learns from Moby Dick, which comes with dovetail, to write words that look like it.
     """
-    steps = 600
+    steps = 400
 
     def text(split: str, *, batch_size: int, **fields: object) -> TextInput.Config:
         source = ShippedCorpus.Config(name="moby-dick").set(split=split)

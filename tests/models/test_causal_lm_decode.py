@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding is the forward pass in parts: any split, rows of different lengths, every kind of attention."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.module import ModuleError, call
+from dovetail.nn import RMSNorm
+from support.compare import assert_same
+from support.models import gpt2, lm, random_params
+
+LENGTH, STEP = 7, 4  # Tokens of each row, and room for tokens in each call.
+IDS = np.random.default_rng(0).integers(0, 11, (2, LENGTH))
+CASES = {
+    "grouped queries": lm(),
+    "multi-query, unrolled": lm(loop="unroll", attention={"num_kv_heads": 1}),
+    "window, multi-head": lm(attention={"window": 3, "num_kv_heads": None}),
+    "qk-norm": lm(attention={"query_norm": RMSNorm.Config(), "key_norm": RMSNorm.Config()}),
+    "learned positions, tied": gpt2(),
+}
+Counts = list[list[int]]  # For each call, how many tokens each row gets.
+
+
+@functools.cache
+def program(cfg, capacity=LENGTH):
+    """Returns the logits of all rows at once, and the compiled step."""
+    model = cfg.build()
+    params = random_params(model)
+
+    @jax.jit
+    def step(ids, lengths, state):
+        logits, collected = call(model, params, ids, lengths=lengths, state=state, capacity=capacity)
+        return logits, collected.state
+
+    return np.asarray(jax.jit(lambda ids: call(model, params, ids)[0])(jnp.asarray(IDS))), step
+
+
+def in_parts(step, counts: Counts):
+    """Returns the logits of the real tokens of each row, and the last state."""
+    done, logits, state = [0, 0], ([], []), {}
+    for call_counts in counts:
+        ids = np.full((2, STEP), 10)  # Padding is a word like any other.
+        for row, count in enumerate(call_counts):
+            ids[row, :count] = IDS[row, done[row] : done[row] + count]
+        out, state = step(jnp.asarray(ids), jnp.asarray(call_counts), state)
+        for row, count in enumerate(call_counts):
+            logits[row].append(np.asarray(out)[row, :count])
+            done[row] += count
+    return [np.concatenate(parts) for parts in logits], state
+
+
+UNEVEN: Counts = [[3, 1], [2, 0], [1, 4], [1, 2]]
+
+
+@pytest.mark.parametrize("cfg", CASES.values(), ids=CASES)
+def test_rows_in_uneven_parts_are_the_whole_rows_and_fill_the_cache_to_the_last_place(cfg):
+    want, step = program(cfg)
+    got, state = in_parts(step, UNEVEN)
+    assert_same(got, list(want))
+    np.testing.assert_array_equal(state["length"], [LENGTH, LENGTH])
+
+
+@st.composite
+def splits(draw) -> Counts:
+    """Draws how both rows are cut into parts of at most STEP, some of them empty."""
+    rows: list[list[int]] = []
+    for _ in range(2):
+        row: list[int] = []
+        while sum(row) < LENGTH:
+            row.append(min(draw(st.sampled_from([4, 3, 2, 1, 0])), LENGTH - sum(row)))
+        rows.append(row)
+    longest = max(map(len, rows))
+    return [list(each) for each in zip(*(row + [0] * (longest - len(row)) for row in rows), strict=True)]
+
+
+@settings(max_examples=25)
+@given(counts=splits())
+def test_any_split_is_the_whole(counts):
+    want, step = program(CASES["grouped queries"])
+    assert_same(in_parts(step, counts)[0], list(want))
+
+
+def test_one_token_at_a_time_without_lengths_is_the_whole_row_whatever_the_room():
+    model = CASES["window, multi-head"].build()
+    want, _ = program(CASES["window, multi-head"])
+    params = random_params(model)
+    step = jax.jit(lambda ids, state: call(model, params, ids, state=state, capacity=LENGTH + 2))
+    logits, state = [], {}
+    for t in range(LENGTH):
+        out, collected = step(jnp.asarray(IDS[:, t : t + 1]), state)
+        logits, state = [*logits, out], collected.state
+    assert_same(np.concatenate(logits, axis=1), want)
+
+
+def test_a_row_in_a_batch_decodes_as_if_alone():
+    _, step = program(CASES["grouped queries"])
+    together, _ = in_parts(step, [[4, 4], [3, 3]])
+    apart, _ = in_parts(step, [[4, 0], [0, 4], [3, 0], [0, 3]])
+    assert_same(together, apart)
+
+
+def test_the_cache_has_the_compute_dtype_and_room_for_the_capacity():
+    model = lm().build()
+    run = functools.partial(call, model, state={}, capacity=9, dtype=jnp.bfloat16)
+    state = jax.eval_shape(lambda p, ids: run(p, ids)[1].state, random_params(model), jnp.asarray(IDS))
+    cache = state["stack.layer.mixer.cache"]
+    assert (cache["k"].shape, cache["k"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)  # Layers, rows, room, heads, dims.
+    assert (cache["v"].shape, cache["v"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)
+    assert set(state) == {"length", "stack.layer.mixer.cache"}
+
+
+def test_one_token_too_many_is_not_a_number_and_harms_no_other_row():
+    _, step = program(CASES["grouped queries"])
+    _, state = in_parts(step, [[4, 4], [3, 2]])
+    logits, _ = step(jnp.zeros((2, STEP), jnp.int32), jnp.array([1, 1]), state)
+    assert np.isnan(logits[0, 0]).all()
+    assert np.isfinite(logits[1, 0]).all()
+
+
+def test_state_without_capacity_says_what_to_pass():
+    model = lm().build()
+    with pytest.raises(ModuleError) as e:
+        call(model, random_params(model), jnp.asarray(IDS), state={})
+    assert str(e.value) == (
+        "stack.layer.mixer (Attention) starts its decode state. Say how many positions: call(..., capacity=n)."
+    )
+
+
+def test_a_prompt_that_is_longer_than_the_capacity_is_refused():
+    model = lm().build()
+    with pytest.raises(ModuleError) as e:
+        call(model, random_params(model), jnp.asarray(IDS), state={}, capacity=6)
+    assert str(e.value) == "stack.layer.mixer (Attention): 7 tokens do not fit into a capacity of 6."

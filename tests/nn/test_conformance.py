@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every layer promises, whatever it computes. A new layer joins by one line in `CASES`.
+
+An interface joins by a line in `INTERFACES`: what a parent sets, and what a call takes.
+"""
+
+import dataclasses
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dovetail.nn
+import support.models
+from dovetail.config import REQUIRED, ConfigError, fields_of, find, from_json, replace_all, to_json
+from dovetail.models import CausalLM
+from dovetail.module import Module, Remat, Repeat, call, init
+from dovetail.nn import (
+    Attention,
+    Block,
+    DenseFeedForward,
+    DenseLinear,
+    Embedding,
+    FeedForward,
+    GatedFeedForward,
+    LayerNorm,
+    LearnedPosition,
+    Linear,
+    Mixer,
+    Norm,
+    NoRotary,
+    PositionEmbedding,
+    PreNormBlock,
+    RepeatedBlock,
+    RMSNorm,
+    RoPE,
+    Rotary,
+    Stack,
+)
+from dovetail.ops import Causal, SameSegment, Tokens
+from support.compare import assert_same
+from support.models import LowRank, Pair, ParallelBlock, Previous, Sinusoid, random_params
+from support.numeric import normal
+
+
+class Added(Module):
+    """Adds positions to `x`, as a model does, so that they too can stand in a stack."""
+
+    class Config(Module.Config):
+        inner: PositionEmbedding.Config = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.inner = self.child("inner", cfg.inner)
+
+    def forward(self, x: Any, *, positions: Any) -> Any:
+        return x + self.inner(positions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """How a parent uses a layer."""
+
+    fields: dict[str, Any]  # All that a parent sets.
+    shape: tuple[int, ...]  # Of what goes in, and comes out.
+    inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    optional: tuple[str, ...] = ()  # Fields that have a default.
+
+
+POSITIONS = jnp.array([[0, 1, 2, 3], [0, 1, 0, 1]])
+TOKENS = Tokens(jnp.arange(4)[None], jnp.array([[1, 1, 1, 1], [1, 1, 2, 2]]))
+MIXING = {"tokens": TOKENS, "positions": POSITIONS, "mask": Causal() & SameSegment()}
+LINEAR = {"in_shape": (2, 4), "in_axes": ("heads", None), "out_shape": (2, 4), "out_axes": ("heads", None)}
+INTERFACES: dict[type[Module], Interface] = {
+    Norm: Interface({"dim": 8, "axis": "embed"}, (2, 4, 8), optional=("axis",)),
+    FeedForward: Interface({"dim": 8}, (2, 4, 8)),
+    Linear: Interface(LINEAR, (2, 4, 2, 4)),
+    Rotary: Interface({"head_dim": 8}, (2, 4, 3, 8), {"positions": POSITIONS}),
+    PositionEmbedding: Interface({"dim": 8}, (2, 4, 8), {"positions": POSITIONS}),
+    Mixer: Interface({"dim": 8}, (2, 4, 8), MIXING),
+    Block: Interface({"dim": 8}, (2, 4, 8), MIXING),
+    Stack: Interface({"dim": 8}, (2, 4, 8), MIXING),
+}
+
+# Parts that are not under test are small, because most of the time here goes into compiling.
+SMALL = {"mixer": Previous.Config(), "ffn": DenseFeedForward.Config(hidden_dim=4)}
+CASES: list[tuple[type[Module], Module.Config]] = [
+    (Norm, RMSNorm.Config()),
+    (Norm, LayerNorm.Config()),
+    (FeedForward, DenseFeedForward.Config(hidden_dim=12)),
+    (FeedForward, GatedFeedForward.Config(hidden_dim=12)),
+    (Linear, DenseLinear.Config(bias=True)),
+    (Linear, LowRank.Config(rank=3)),
+    (Rotary, RoPE.Config()),
+    (Rotary, NoRotary.Config()),
+    (PositionEmbedding, LearnedPosition.Config(max_length=4)),
+    (PositionEmbedding, Sinusoid.Config(theta=100.0)),
+    (Mixer, Attention.Config(num_heads=4, num_kv_heads=2)),
+    (Mixer, Previous.Config()),
+    (Block, PreNormBlock.Config(**SMALL)),
+    (Block, ParallelBlock.Config(**SMALL)),
+    (Stack, RepeatedBlock.Config(layer=PreNormBlock.Config(**SMALL), num_layers=1)),
+    (Stack, Pair.Config(first=PreNormBlock.Config(**SMALL), second=ParallelBlock.Config(**SMALL))),
+]
+each_case = pytest.mark.parametrize("interface, cfg", CASES, ids=[type(cfg).__qualname__[:-7] for _, cfg in CASES])
+
+
+def filled(interface, cfg):
+    return cfg.set(**INTERFACES[interface].fields)
+
+
+def test_every_layer_has_joined():
+    everything = [*vars(dovetail.nn).values(), *vars(support.models).values()]
+    modules = {c for c in everything if inspect.isclass(c) and issubclass(c, Module)}
+    abstract = {c for c in modules if inspect.isabstract(c)}
+    assert set(INTERFACES) == abstract
+    joined = {type(filled(*case).build()) for case in CASES}
+    # Dropout and Embedding have no interface; models are tested as models.
+    alone = {dovetail.nn.Dropout, Embedding, Module, CausalLM}
+    assert joined == modules - abstract - alone
+
+
+@each_case
+def test_a_parent_sets_the_fields_of_the_interface_and_no_others(interface, cfg):
+    fields = INTERFACES[interface].fields
+    assert set(fields_of(interface.Config)) - set(fields_of(Module.Config)) == set(fields)
+    with pytest.raises(ConfigError) as e:
+        cfg.build()
+    missing = [line.strip().partition(":")[0] for line in str(e.value).splitlines()[1:-1]]
+    assert set(missing) == set(fields) - set(INTERFACES[interface].optional)
+    assert issubclass(type(cfg.set(**fields).build()), interface)
+
+
+@each_case
+def test_the_config_survives_json_with_and_without_the_fields_of_the_parent(interface, cfg):
+    for each in (cfg, filled(interface, cfg)):
+        assert from_json(to_json(each), allow=("support",)) == each
+
+
+@each_case
+def test_initial_values_depend_on_the_key_and_the_path_alone(interface, cfg):
+    model = filled(interface, cfg).build()
+    first, again, other = (init(model, jax.random.key(seed)) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True):
+        assert np.isfinite(a).all()
+        assert np.ptp(a) == 0 or not np.array_equal(a, b), "constant, or another value for another key"
+
+
+def outcome(model, params, x, inputs):
+    """What comes out, and gradients."""
+
+    def loss(params, x):
+        out = call(model, params, x, **inputs)[0]
+        return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
+
+    return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
+
+
+@each_case
+def test_a_jitted_scan_is_an_eager_loop_with_remat_and_gradients_are_finite(interface, cfg):
+    inputs = INTERFACES[interface].inputs
+    layer: Any = filled(interface, cfg)
+    layer = Added.Config(inner=layer) if interface is PositionEmbedding else layer
+    scan = Repeat.Config(layer=layer, num_repeats=2)
+    loop = Repeat.Config(layer=layer.set(remat=Remat()), num_repeats=2, loop="unroll")
+    params, x = random_params(scan.build()), normal(1, INTERFACES[interface].shape)
+    scanned = jax.jit(functools.partial(outcome, scan.build(), inputs=inputs))(params, x)
+    # Values alone: a gradient takes seconds without jit. Those under remat are compared in the tests of blocks.
+    assert_same(scanned[0][1], call(loop.build(), params, x, **inputs)[0])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(scanned))
+    assert scanned[0][1].shape == x.shape
+    unused = [g for g in jax.tree.leaves(scanned[1]) if not np.any(g)]
+    assert not unused, "every parameter has an effect"
+
+
+@each_case
+def test_the_compute_dtype_is_that_of_the_result(interface, cfg):
+    model = filled(interface, cfg).build()
+    params = random_params(model)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        x = normal(1, INTERFACES[interface].shape, dtype)
+        args = () if interface is PositionEmbedding else (x,)
+        run = functools.partial(call, model, dtype=dtype, **INTERFACES[interface].inputs)
+        out = jax.eval_shape(lambda params, *args, run=run: run(params, *args)[0], params, *args)
+        assert (out.shape, out.dtype) == (x.shape, dtype)
+
+
+# In a model that knows nothing of the layer.
+
+IDS = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+MODEL = CausalLM.Config(
+    vocab_size=11,
+    dim=8,
+    position=LearnedPosition.Config(max_length=4),
+    stack=RepeatedBlock.Config(layer=PreNormBlock.Config(**SMALL), num_layers=1),
+)
+
+
+@functools.cache
+def in_model(interface, cfg):
+    """Returns a model in which the layer replaces all others of its kind, parameters, and the compiled logits."""
+    before = MODEL if interface is not Rotary else MODEL.set_in("stack.layer.mixer", Attention.Config(num_heads=1))
+    after = replace_all(interface.Config, cfg)(before)
+    places = {path for path, _ in find(before, interface.Config)}
+    assert places <= {path for path, _ in find(after, type(cfg))}, "nothing of the old kind is left"
+    model = after.build()
+    params = random_params(model)
+    return model, params, jax.jit(lambda ids: call(model, params, ids)[0])
+
+
+@each_case
+def test_a_layer_takes_the_place_of_any_other_in_a_model(interface, cfg):
+    model, params, run = in_model(interface, cfg)
+    logits = run(IDS)
+    assert logits.shape == (2, 4, 11)
+    assert np.isfinite(logits).all()
+    changed = run(IDS.at[:, 2].set(9)) != logits
+    assert changed[:, 2].any(), "a token matters to itself"
+    np.testing.assert_array_equal(changed[:, :2], False, "and to none before it")
+
+    def loss(params):
+        return call(model, params, IDS, IDS, jnp.ones_like(IDS), method="loss")[0].loss
+
+    assert jax.tree.structure(jax.eval_shape(jax.grad(loss), params)) == jax.tree.structure(params)
+
+
+@pytest.mark.parametrize("interface, cfg", [case for case in CASES if case[0] in (Mixer, Stack, PositionEmbedding)])
+def test_a_layer_decodes_in_a_model_as_it_trains(interface, cfg):
+    model, params, run = in_model(interface, cfg)
+    step = jax.jit(lambda ids, state: call(model, params, ids, state=state, capacity=4))
+    first, collected = step(IDS[:, :2], {})
+    second, _ = step(IDS[:, 2:], collected.state)
+    assert_same(jnp.concatenate([first, second], axis=1), run(IDS))

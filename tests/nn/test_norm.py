@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norm layers apply the norms of `dovetail.ops` with parameters of their own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.module import call, init, specs
+from dovetail.nn import LayerNorm, RMSNorm
+from support import reference
+from support.models import random_params
+from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
+
+CASES = [
+    (RMSNorm.Config(dim=8, eps=0.1), lambda p, x: reference.rms_norm(x, p["scale"], 0.1)),
+    (LayerNorm.Config(dim=8, eps=0.1), lambda p, x: reference.layer_norm(x, p["scale"], p["bias"], 0.1)),
+    (LayerNorm.Config(dim=8, bias=False), lambda p, x: reference.layer_norm(x, p["scale"], None, 1e-5)),
+    (RMSNorm.Config(dim=8), lambda p, x: reference.rms_norm(x, p["scale"], 1e-6)),
+]
+
+
+# The result is rounded once; a gradient is a sum of a few terms that are.
+@pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, FLOAT32), (jnp.bfloat16, 3 * BFLOAT16)])
+@pytest.mark.parametrize("cfg, definition", CASES, ids=["rms, eps", "layer, eps", "layer, no bias", "rms"])
+def test_norm_layers_are_their_definitions(cfg, definition, dtype, tolerance):
+    model = cfg.build()
+    params, x = cast((random_params(model), normal(1, (2, 3, 8))), dtype)
+    got = check(lambda params, x: call(model, params, x)[0], definition, params, x, tolerance=tolerance)
+    assert got.dtype == dtype
+
+
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_norms_start_as_plain_normalisation_of_their_axis(kind):
+    model = kind.Config(dim=8, axis="head_dim").build()
+    assert {spec.axes for spec in specs(model).values()} == {("head_dim",)}
+    params = init(model, jax.random.key(0))
+    np.testing.assert_array_equal(params.pop("scale"), np.ones(8))
+    for bias in params.values():
+        np.testing.assert_array_equal(bias, np.zeros(8))
+
+
+def test_the_dtype_of_the_input_wins_over_that_of_the_parameters():
+    model = LayerNorm.Config(dim=8).build()
+    params = random_params(model)
+    assert call(model, params, jnp.ones((2, 8), jnp.bfloat16))[0].dtype == jnp.bfloat16

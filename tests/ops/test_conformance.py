@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every attention kernel promises. A new kernel joins by one line in `KERNELS`."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dovetail.ops
+from dovetail.config import find, from_json, replace_all, to_json
+from dovetail.module import call
+from dovetail.ops import (
+    AttentionKernel,
+    BlockwiseAttention,
+    Causal,
+    Prefix,
+    ReferenceAttention,
+    SameSegment,
+    SlidingWindow,
+    Tokens,
+)
+from support import reference
+from support.compare import assert_same
+from support.models import lm, random_params
+from support.numeric import check, normal
+
+KERNELS = [
+    ReferenceAttention.Config(),
+    BlockwiseAttention.Config(block=2),
+    BlockwiseAttention.Config(),
+]
+each_kernel = pytest.mark.parametrize("cfg", KERNELS, ids=str)
+
+SEGMENTS = np.array([[1, 1, 2, 0], [3, 4, 4, 4]])
+PREFIX = np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool)
+TOKENS = Tokens(jnp.arange(4)[None], jnp.asarray(SEGMENTS), jnp.asarray(PREFIX))
+MASK = SameSegment() & ((Causal() & SlidingWindow(2)) | Prefix())
+ARGS = [normal(i, shape) for i, shape in enumerate([(2, 4, 4, 3), (2, 4, 2, 3), (2, 4, 2, 3)])]
+
+
+def run(cfg, *args):
+    return cfg.build()(*args, mask=MASK, q_tokens=TOKENS, k_tokens=TOKENS, scale=0.5, aligned=True)
+
+
+def test_every_kernel_has_joined():
+    there = {c for _, c in inspect.getmembers(dovetail.ops, inspect.isclass) if issubclass(c, AttentionKernel)}
+    assert {type(cfg.build()) for cfg in KERNELS} == {c for c in there if not inspect.isabstract(c)}
+
+
+@each_kernel
+def test_a_kernel_is_the_definition(cfg):
+    rows = [list(zip(range(4), SEGMENTS[b].tolist(), PREFIX[b].tolist(), strict=True)) for b in range(2)]
+    allowed = np.array([reference.seen(MASK, row, row) for row in rows])
+    check(lambda *args: run(cfg, *args), lambda q, k, v: reference.attend(q, k, v, allowed, 0.5), *ARGS)
+
+
+@each_kernel
+def test_a_kernel_keeps_shape_and_dtype_and_needs_no_jit(cfg):
+    for dtype in (jnp.float32, jnp.bfloat16):
+        out = jax.eval_shape(lambda *args: run(cfg, *args), *(x.astype(dtype) for x in ARGS))
+        assert (out.shape, out.dtype) == ((2, 4, 4, 3), dtype)
+    assert_same(jax.jit(lambda *args: run(cfg, *args))(*ARGS), run(cfg, *ARGS))
+
+
+@each_kernel
+def test_a_kernel_config_survives_json(cfg):
+    assert from_json(to_json(cfg)) == cfg
+
+
+@functools.cache
+def logits(cfg):
+    model = cfg.build()
+    params = random_params(model)
+    return jax.jit(lambda params: call(model, params, jnp.array([[1, 2, 3, 4, 5]]))[0])(params)
+
+
+@each_kernel
+def test_a_kernel_serves_any_model_that_has_another(cfg):
+    after = replace_all(AttentionKernel.Config, cfg)(lm(num_layers=1))
+    assert [found for _, found in find(after, AttentionKernel.Config)] == [cfg]
+    assert_same(logits(after), logits(lm(num_layers=1)))
