@@ -28,7 +28,7 @@ demo: venv ## train a small model on text that comes with dovetail, a few minute
 	$(BIN)/dovetail train tiny-lm
 	@printf '\nTry next:\n  %s\n  %s\n  %s\n' \
 		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
-		"$(BIN)/dovetail train tiny-lm steps=800 learner.schedule.total_steps=800 directory=runs/longer" \
+		"$(BIN)/dovetail train tiny-lm steps=600 learner.schedule.total_steps=600 directory=runs/longer" \
 		"$(BIN)/dovetail show tiny-lm"
 
 lint: venv ## check style and formatting

@@ -13,7 +13,7 @@ def tiny_lm() -> Trainer.Config:
 
     It learns from Moby Dick, which comes with dovetail, to write words that look like it.
     """
-    steps = 400
+    steps = 300
 
     def text(split: str, *, batch_size: int, **fields: object) -> TextInput.Config:
         source = ShippedCorpus.Config(name="moby-dick").set(split=split)
@@ -27,11 +27,11 @@ def tiny_lm() -> Trainer.Config:
             schedule=CosineSchedule.Config(peak=4e-3, warmup_steps=50, total_steps=steps, final_ratio=0.1),
             weight_decay=WeightDecay.Config(rate=0.1),
         ),
-        input=text("train", batch_size=16),
+        input=text("train", batch_size=8),
         eval_input=text("held-out", batch_size=16, shuffle=False, epochs=1),
         steps=steps,
         directory="runs/tiny-lm",
-        eval_every=200,
-        save_every=200,
+        eval_every=150,
+        save_every=150,
         sample_prompt="The whale",
     )
