@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv test demo lint types imports encapsulation limits check format docs bench clean
+.PHONY: help venv test demo lint types imports encapsulation limits check format docs golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -24,11 +24,11 @@ venv: .venv/installed ## create .venv with the pinned development tools
 test: venv ## run all tests
 	$(BIN)/python -m pytest -n 2
 
-demo: venv ## train a small model on text that comes with dovetail, a few minutes
+demo: venv ## train a small model on text that comes with dovetail, two minutes
 	$(BIN)/dovetail train tiny-lm
 	@printf '\nTry next:\n  %s\n  %s\n  %s\n' \
 		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
-		"$(BIN)/dovetail train tiny-lm steps=600 learner.schedule.total_steps=600 directory=runs/longer" \
+		"$(BIN)/dovetail train tiny-lm steps=2000 learner.schedule.total_steps=2000 directory=runs/longer" \
 		"$(BIN)/dovetail show tiny-lm"
 
 lint: venv ## check style and formatting
@@ -55,6 +55,9 @@ format: venv ## fix style and formatting where a tool can
 
 docs: venv ## rewrite the outputs shown in the Markdown pages
 	$(BIN)/python tools/run_docs.py --update
+
+golden: venv ## rewrite the golden configs of the recipes
+	$(BIN)/python tools/golden.py
 
 bench: venv ## run every benchmark
 	@for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done

@@ -97,9 +97,9 @@ def _docstring(node: ast.AST) -> ast.Expr | None:
 
 
 def _is_reexport(node: ast.stmt) -> bool:
-    """Whether `node` is `from ._x import Y as Y`: from a private module, so that `Y` has one public path."""
+    """Whether `node` is `from ._x import Y as Y` or `from .a._x`: a private module, so that `Y` has one public path."""
     match node:
-        case ast.ImportFrom(module=str(module), level=1, names=names) if module.startswith("_"):
+        case ast.ImportFrom(module=str(module), level=1, names=names) if module.rpartition(".")[2].startswith("_"):
             return all(alias.asname == alias.name for alias in names)
     return False
 

@@ -71,9 +71,8 @@ def test_a_language_model_costs_two_operations_per_weight_and_token_plus_attenti
 
 
 def test_remat_is_counted_where_it_is_in_the_program():
-    block = PreNormBlock.Config(
-        dim=32, mixer=Attention.Config(num_heads=4), ffn=GatedFeedForward.Config(hidden_dim=48), remat=Remat()
-    )
+    attention = Attention.Config(num_heads=4, kernel=ReferenceAttention.Config())  # Blocks compute scores again too.
+    block = PreNormBlock.Config(dim=32, mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=48), remat=Remat())
     stack = RepeatedBlock.Config(dim=32, layer=block, num_layers=2)
     model = CausalLM.Config(vocab_size=64, dim=32, stack=stack).build()
     plain = CausalLM.Config(vocab_size=64, dim=32, stack=stack.set_in("layer.remat", None)).build()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text that comes with dovetail."""
 
+import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import ShippedCorpus, TextFiles, corpus_path
+from dovetail.data import ShippedCorpus, ShippedTokenizer, TextFiles, corpus_path
+from make_tokenizer import train
 
 
 def chapters(split):
@@ -58,3 +60,23 @@ def test_unknown_split_is_a_config_error():
     with pytest.raises(ConfigError) as e:
         corpus_path("moby-dick", "test")  # pyright: ignore[reportArgumentType]
     assert str(e.value) == "corpus 'moby-dick' has no split 'test'. It has: held-out, train."
+
+
+def test_the_tokenizer_is_what_the_tool_makes_of_the_training_text():
+    made = train(corpus_path("moby-dick")).to_str()
+    assert made == corpus_path("moby-dick").with_name("tokenizer.json").read_text()
+
+
+def test_the_tokenizer_goes_there_and_back_and_travels_as_files():
+    tokenizer = ShippedTokenizer.Config().build()
+    text = chapters("held-out")[0]
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode([tokenizer.eos_id, *ids[:5]]) == tokenizer.decode(ids[:5])
+    assert (tokenizer.vocab_size, tokenizer.eos_id) == (4096, 0)
+    assert len(text) / len(ids) > 3
+    again = ShippedTokenizer.Config().build(files=tokenizer.files())
+    assert again.fingerprint() == tokenizer.fingerprint()
+    np.testing.assert_array_equal(again.encode(text), ids)
+    with pytest.raises(ConfigError, match=r"no corpus 'moby' comes with dovetail"):
+        ShippedTokenizer.Config(name="moby").build()

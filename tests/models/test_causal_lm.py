@@ -21,11 +21,12 @@ from dovetail.nn import (
     PreNormBlock,
     RepeatedBlock,
 )
+from dovetail.ops import Causal, Tokens
 from support import reference
 from support.compare import assert_same
-from support.models import Previous, gpt2, lm, random_params
+from support.models import Previous, gpt2, hybrid, lm, random_params
 from support.numeric import BFLOAT16, assert_close, check
-from support.programs import shapes
+from support.programs import equations, shapes
 
 IDS = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 TARGETS = jnp.array([[2, 3, 4, 5, 6], [0, 0, 9, 10, 1]])
@@ -83,6 +84,60 @@ def test_no_program_of_the_loss_has_the_logits_of_all_tokens(cfg):
     assert max(logits(cfg.set(loss_chunk=10))) == 10
 
 
+def test_embedding_and_logits_are_scaled_and_logits_are_capped():
+    model = lm(num_layers=1, embedding_scale=3.0, logit_scale=0.5, logit_cap=2.0).build()
+
+    def definition(p):
+        plain = {**p, "embedding": {"table": 3 * p["embedding"]["table"]}}
+        return 2 * np.tanh(0.5 * reference.causal_lm(plain, np.asarray(IDS)) / 2)
+
+    check(lambda p: call(model, p, IDS)[0], definition, random_params(model))
+
+
+def test_a_scaled_embedding_does_not_scale_tied_logits():
+    cfg = lm(num_layers=1, head=None)
+    params = random_params(cfg.build())
+    quiet = jax.tree.map(jnp.zeros_like, params["stack"])  # Logits of normed embeddings: their scale is lost.
+    plain, scaled = (call(c.build(), {**params, "stack": quiet}, IDS)[0] for c in (cfg, cfg.set(embedding_scale=9.0)))
+    assert_close(scaled, plain, 1e-3)
+
+
+def test_a_scaled_embedding_is_rounded_to_the_compute_dtype():
+    model = lm(num_layers=1, embedding_scale=3.0).build()
+    made = jax.make_jaxpr(lambda p: call(model, p, IDS, dtype=jnp.bfloat16)[0])(random_params(model))
+    factors = [eqn for eqn, _ in equations(made) if eqn.primitive.name == "mul" and 3.0 in map(_literal, eqn.invars)]
+    assert [eqn.outvars[0].aval.dtype for eqn in factors] == [jnp.bfloat16]
+
+
+def _literal(variable):
+    return float(variable.val) if hasattr(variable, "val") and np.ndim(variable.val) == 0 else None
+
+
+def test_what_is_not_asked_for_costs_no_equation():
+    cfg = lm(num_layers=1)
+    model = cfg.build()
+    params, x = random_params(model), jnp.zeros((2, 5, 8))
+
+    def count(function, *args):
+        return sum(1 for _ in equations(jax.make_jaxpr(function)(*args)))
+
+    def part(name, *args, **inputs):
+        fields = {"vocab_size": 11, "dim": 8} if name == "embedding" else {"dim": 8}
+        child = getattr(cfg, name).set(**fields).build()
+        return count(lambda p, *args: call(child, p, *args, **inputs)[0], params[name], *args)
+
+    context = {"tokens": Tokens(jnp.arange(5)[None]), "positions": jnp.arange(5)[None], "mask": Causal()}
+    parts = part("embedding", IDS) + part("stack", x, **context) + part("norm", x)
+    whole = count(lambda p: call(model, p, IDS)[0], params)
+    places, head = 2, 1  # Numbers each place and gives it a row; one product.
+    assert whole == parts + places + head
+    losses = [
+        count(lambda p, m=m: call(m, p, IDS, TARGETS, WEIGHTS, method="loss")[0], params)
+        for m in (model, cfg.set(logit_scale=2.0).build())
+    ]
+    assert losses[1] == losses[0] + 1
+
+
 # What does not matter.
 
 
@@ -96,7 +151,7 @@ def test_a_future_token_changes_nothing_before_it(cfg):
         assert (logits[i, i] != logits[5, i]).all(), "but it changes its own"
 
 
-@pytest.mark.parametrize("cfg", [lm(attention={"window": 2}), gpt2()], ids=["window", "gpt2"])
+@pytest.mark.parametrize("cfg", [lm(attention={"window": 2}), gpt2(), hybrid()], ids=["window", "gpt2", "hybrid"])
 def test_packed_documents_are_as_if_alone_and_padding_is_as_if_absent(cfg):
     _, run = program(cfg)
     documents = jnp.array([[1, 2, 3], [4, 5, 6]])
@@ -236,6 +291,13 @@ def test_a_chunk_of_nothing_is_refused(chunk):
     with pytest.raises(ConfigError) as e:
         lm(loss_chunk=chunk).build()
     assert str(e.value) == f"(root) (CausalLM): loss_chunk is {chunk}, expected at least 1."
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0])
+def test_a_cap_that_caps_everything_is_refused(cap):
+    with pytest.raises(ConfigError) as e:
+        lm(logit_cap=cap).build()
+    assert str(e.value) == f"(root) (CausalLM): logit_cap is {cap}, expected more than 0, or none."
 
 
 def test_lengths_without_state_are_refused():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dovetail.module import ModuleError, call
 from dovetail.nn import RMSNorm
 from support.compare import assert_same
-from support.models import gpt2, lm, random_params
+from support.models import gpt2, hybrid, lm, random_params
 
 LENGTH, STEP = 7, 4  # Tokens of each row, and room for tokens in each call.
 IDS = np.random.default_rng(0).integers(0, 11, (2, LENGTH))
@@ -23,6 +23,7 @@ CASES = {
     "window, multi-head": lm(attention={"window": 3, "num_kv_heads": None}),
     "qk-norm": lm(attention={"query_norm": RMSNorm.Config(), "key_norm": RMSNorm.Config()}),
     "learned positions, tied": gpt2(),
+    "attention, Mamba 2 and Gated DeltaNet in turn": hybrid(),
 }
 Counts = list[list[int]]  # For each call, how many tokens each row gets.
 
@@ -86,6 +87,45 @@ def test_any_split_is_the_whole(counts):
     assert_same(in_parts(step, counts)[0], list(want))
 
 
+@settings(max_examples=10)
+@given(counts=splits())
+def test_any_split_of_a_hybrid_is_the_whole(counts):
+    want, step = program(CASES["attention, Mamba 2 and Gated DeltaNet in turn"])
+    assert_same(in_parts(step, counts)[0], list(want))
+
+
+def test_a_state_of_fixed_size_does_not_grow_with_the_capacity():
+    model = hybrid().build()
+
+    def state(capacity):
+        run = functools.partial(call, model, state={}, capacity=capacity)
+        return jax.eval_shape(lambda p, ids: run(p, ids)[1].state, random_params(model), jnp.asarray(IDS))
+
+    few, many = state(8), state(16)
+    attention = {f"stack.pattern[{i}].mixer.cache.entries" for i in (0, 3)}
+    assert {path for path in few if few[path] != many[path]} == attention
+    assert few["stack.pattern[1].mixer.memory"]["state"].shape == (1, 2, 4, 2, 3)  # Rounds, rows, heads, dims.
+
+
+def test_the_logits_of_the_last_token_are_those_of_forward_in_every_part():
+    model = lm().build()
+    params, counts = random_params(model), jnp.array([3, 1])
+
+    def both(ids, state, lengths):
+        found = [
+            call(model, params, ids, method=method, lengths=lengths, state=state, capacity=LENGTH)
+            for method in ("forward", "last_logits")
+        ]
+        (logits, _), (last, collected) = found
+        return logits, last, collected.state
+
+    run = jax.jit(both)
+    logits, last, state = run(jnp.asarray(IDS[:, :3]), {}, counts)
+    assert_same(last, jnp.stack([logits[0, 2], logits[1, 0]]))
+    logits, last, _ = run(jnp.asarray(IDS[:, 3:]), state, None)
+    assert_same(last, logits[:, -1])
+
+
 def test_one_token_at_a_time_without_lengths_is_the_whole_row_whatever_the_room():
     model = CASES["window, multi-head"].build()
     want, _ = program(CASES["window, multi-head"])
@@ -109,10 +149,10 @@ def test_the_cache_has_the_compute_dtype_and_room_for_the_capacity():
     model = lm().build()
     run = functools.partial(call, model, state={}, capacity=9, dtype=jnp.bfloat16)
     state = jax.eval_shape(lambda p, ids: run(p, ids)[1].state, random_params(model), jnp.asarray(IDS))
-    cache = state["stack.layer.mixer.cache"]
+    cache, _ = state["stack.layer.mixer.cache.entries"]
     assert (cache["k"].shape, cache["k"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)  # Layers, rows, room, heads, dims.
     assert (cache["v"].shape, cache["v"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)
-    assert set(state) == {"length", "stack.layer.mixer.cache"}
+    assert set(state) == {"length", "stack.layer.mixer.cache.entries"}
 
 
 def test_one_token_too_many_is_not_a_number_and_harms_no_other_row():
@@ -128,7 +168,7 @@ def test_state_without_capacity_says_what_to_pass():
     with pytest.raises(ModuleError) as e:
         call(model, random_params(model), jnp.asarray(IDS), state={})
     assert str(e.value) == (
-        "stack.layer.mixer (Attention) starts its decode state. Say how many positions: call(..., capacity=n)."
+        "stack.layer.mixer.cache (DenseCache) starts its decode state. Say how many positions: call(..., capacity=n)."
     )
 
 
@@ -136,4 +176,4 @@ def test_a_prompt_that_is_longer_than_the_capacity_is_refused():
     model = lm().build()
     with pytest.raises(ModuleError) as e:
         call(model, random_params(model), jnp.asarray(IDS), state={}, capacity=6)
-    assert str(e.value) == "stack.layer.mixer (Attention): 7 tokens do not fit into a capacity of 6."
+    assert str(e.value) == "stack.layer.mixer.cache (DenseCache): 7 tokens do not fit into a capacity of 6."

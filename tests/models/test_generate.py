@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
 from dovetail.models import CausalLM, Sampling, generate, sample
-from dovetail.module import call, init
+from dovetail.module import ModuleError, call, init
 from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
+from support.models import gpt2, lm, random_params
+from support.programs import shapes
 
 
 @functools.cache
@@ -52,18 +54,40 @@ def test_greedy_generation_equals_running_the_whole_sequence_each_time():
 GREEDY = Sampling(temperature=0.0)
 
 
-def test_a_row_ends_at_the_stop_token_and_others_go_on():
+def greedy(**kwargs):
     model, params = small()
-    free = np.asarray(generate(model, params, PROMPTS, LENGTHS, key=jax.random.key(0), max_new=6, sampling=GREEDY))
-    stop = int(free[0, 2])
-    got = np.asarray(
-        generate(model, params, PROMPTS, LENGTHS, key=jax.random.key(0), max_new=6, sampling=GREEDY, stop=stop)
-    )
-    for row, want in zip(got, free, strict=True):
-        ends = np.flatnonzero(want == stop)
-        length = ends[0] + 1 if len(ends) else 6
-        np.testing.assert_array_equal(row[:length], want[:length])
-        assert (row[length:] == stop).all()
+    fields = {"key": jax.random.key(0), "max_new": 6, "sampling": GREEDY}
+    return np.asarray(generate(model, params, PROMPTS, LENGTHS, **{**fields, **kwargs}))
+
+
+def test_a_row_ends_with_any_of_the_stop_tokens_and_others_go_on():
+    free = greedy()
+    # One stop token ends some rows; with the first token of every row, all end at once.
+    for stop in ([int(free[0, 2])], [int(free[0, 2]), int(free[1, 3])], free[:, 0].tolist()):
+        for row, want in zip(greedy(stop=stop), free, strict=True):
+            ends = np.flatnonzero(np.isin(want, stop))
+            length = ends[0] + 1 if len(ends) else 6
+            np.testing.assert_array_equal(row[:length], want[:length])
+            assert (row[length:] == row[length - 1]).all(), "filled with the token that ended it"
+
+
+def test_fewer_new_tokens_are_the_first_of_more():
+    np.testing.assert_array_equal(greedy(max_new=1), greedy()[:, :1])
+
+
+def test_the_prompt_makes_logits_for_one_token_of_each_row_alone():
+    model = lm().build()
+    run = functools.partial(generate, model, key=jax.random.key(0), max_new=2)
+    made = shapes(jax.make_jaxpr(lambda p: run(p, PROMPTS, LENGTHS))(random_params(model)))
+    assert (3, 11) in made
+    assert (3, 5, 11) not in made
+
+
+def test_a_prompt_that_has_more_tokens_than_there_are_positions_is_refused():
+    model = gpt2(max_length=4).build()
+    with pytest.raises(ModuleError) as e:
+        generate(model, random_params(model), PROMPTS, LENGTHS, key=jax.random.key(0), max_new=1)
+    assert str(e.value) == "position (LearnedPosition): 5 tokens, but max_length is 4. Use a shorter prompt."
 
 
 def test_sampling_depends_on_the_key_alone():
@@ -74,6 +98,39 @@ def test_sampling_depends_on_the_key_alone():
 
     np.testing.assert_array_equal(run(0), run(0))
     assert (run(0) != run(1)).any()
+
+
+def left_by(logits, cfg):
+    """Returns the probabilities that the limits leave, by their definitions: each limit cuts, then shares are anew."""
+    weights = np.exp((logits - logits.max()) / cfg.temperature)
+    order = np.argsort(-weights)[: cfg.top_k]
+    share = weights[order] / weights[order].sum()
+    kept = order[: np.searchsorted(np.cumsum(share), cfg.top_p or 1.0) + 1]
+    kept = kept[weights[kept] >= (cfg.min_p or 0.0) * weights.max()]
+    share = np.zeros(len(logits))
+    share[kept] = weights[kept] / weights[kept].sum()
+    return share
+
+
+CUTS = [
+    Sampling(temperature=0.5),
+    Sampling(top_k=3),
+    Sampling(top_p=0.6),
+    Sampling(min_p=0.3),
+    Sampling(temperature=2.0, top_k=4, top_p=0.7, min_p=0.5),
+]
+
+
+@pytest.mark.parametrize("cfg", CUTS, ids=lambda cfg: str(cfg))
+def test_frequencies_follow_the_definition_of_each_limit(cfg):
+    logits = np.array([0.3, 1.5, -1.0, 2.0, 1.1, -0.4])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: sample(jnp.asarray(logits[None]), key, cfg)))(keys)).ravel()
+    found = np.bincount(drawn, minlength=6) / len(drawn)
+    want = left_by(logits, cfg)
+    np.testing.assert_array_equal(found > 0, want > 0)
+    # Standard error of a share at 20,000 draws is below 0.0036; four of them.
+    np.testing.assert_allclose(found, want, atol=0.0145)
 
 
 @given(st.integers(0, 10_000), st.floats(0.2, 3.0), st.integers(1, 8), st.floats(0.05, 1.0))
@@ -92,20 +149,13 @@ def test_drawn_tokens_are_among_those_that_top_k_and_top_p_leave(seed, temperatu
     assert drawn <= set(order[before < top_p + 1e-5].tolist())
 
 
-def test_frequencies_follow_the_softmax():
-    logits = jnp.log(jnp.array([[0.1, 0.2, 0.7]]))
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    drawn = np.asarray(jax.vmap(lambda key: sample(logits, key, Sampling()))(keys)).ravel()
-    # Standard error of a share at 20,000 draws is below 0.0035; four of them.
-    np.testing.assert_allclose(np.bincount(drawn) / len(drawn), [0.1, 0.2, 0.7], atol=0.014)
-
-
 @pytest.mark.parametrize(
     "fields, text",
     [
         ({"temperature": -1.0}, "temperature is -1.0, expected 0 or more."),
         ({"top_k": 0}, "top_k is 0, expected at least 1, or none."),
         ({"top_p": 0.0}, "top_p is 0.0, expected 0 < top_p <= 1, or none."),
+        ({"min_p": 1.5}, "min_p is 1.5, expected 0 < min_p <= 1, or none."),
     ],
 )
 def test_values_that_make_no_sense_are_refused(fields, text):
@@ -113,3 +163,9 @@ def test_values_that_make_no_sense_are_refused(fields, text):
     with pytest.raises(ConfigError) as e:
         generate(model, params, PROMPTS, LENGTHS, key=jax.random.key(0), max_new=1, sampling=Sampling(**fields))
     assert str(e.value) == text
+
+
+def test_no_new_tokens_are_refused():
+    with pytest.raises(ConfigError) as e:
+        greedy(max_new=0)
+    assert str(e.value) == "max_new is 0, expected at least 1."

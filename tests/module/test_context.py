@@ -147,6 +147,10 @@ class Reads(Module):
         super().__init__(cfg, **kwargs)
         self.param("weight", (2,), axes=(None,), init=constant(0.1))
         self.param("index", (2,), axes=(None,), init=constant(1), dtype=jnp.int32)
+        self.param("exact", (2,), axes=(None,), init=constant(0.1), cast=False)
+
+    def exact_dtype(self):
+        return self.exact.dtype
 
     def forward(self):
         return self.weight, self.index, {"train": self.training, "state": self.stateful, "dtype": self.compute_dtype}
@@ -162,6 +166,7 @@ def test_floating_point_parameters_are_read_in_the_compute_dtype():
     assert (weight.dtype, index.dtype) == (jnp.bfloat16, jnp.int32)
     assert context == {"train": True, "state": True, "dtype": jnp.bfloat16}
     np.testing.assert_array_equal(weight, jnp.full(2, 0.1, jnp.bfloat16))
+    assert call(model, params, dtype=jnp.bfloat16, method="exact_dtype")[0] == jnp.float32, "cast=False"
 
 
 def test_an_unknown_method_is_named_with_those_there_are(model, params):

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, abstract, describe, init, specs
+from dovetail.module import Module, abstract, constant, describe, init, specs
 from support.transformer import DenseFeedForward, Linear, decoder
 
 KEY = jax.random.key(0)
@@ -162,3 +162,13 @@ total: 404 parameters, 1,616 bytes
 """
     )
     assert repr(model.stack) == "stack (Repeat)"
+
+
+class Ruled(Module):
+    def __init__(self, cfg, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.param("offset", (2,), axes=(None,), init=constant(0.0), rule=lambda value, gradient: value)
+
+
+def test_a_parameter_with_a_rule_of_its_own_is_marked():
+    assert "Ruled  offset (own rule)  (2,)" in describe(Ruled.Config().build())

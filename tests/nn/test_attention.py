@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention layer is its definition with every option, and its cache changes nothing but the work."""
+"""The attention layer is its definition with every option, in parts as at once."""
 
 import functools
 from typing import Any
@@ -11,8 +11,18 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import ModuleError, call, specs
-from dovetail.nn import Attention, DenseLinear, NoRotary, RMSNorm, RoPE
-from dovetail.ops import EMPTY, BlockwiseAttention, Causal, Full, Prefix, SameSegment, SlidingWindow, Tokens
+from dovetail.nn import ALiBi, Attention, DenseLinear, NoRotary, RMSNorm, RoPE
+from dovetail.ops import (
+    EMPTY,
+    BlockwiseAttention,
+    Causal,
+    Full,
+    Prefix,
+    SameSegment,
+    SlidingWindow,
+    Tokens,
+    alibi_slopes,
+)
 from support import reference
 from support.compare import assert_same
 from support.models import random_params
@@ -53,6 +63,14 @@ CASES = {
     ),
     "multi-query, window": (attention(num_kv_heads=1, window=2), definition(MASK & SlidingWindow(2))),
     "qk-norm, theta": (attention(rotary=RoPE.Config(theta=10.0), **QK_NORM), definition(theta=10.0)),
+    "qk-norm of all heads, gate": (
+        attention(num_kv_heads=2, norm_over="all_heads", gate=DenseLinear.Config(), **QK_NORM),
+        definition(),
+    ),
+    "sinks, soft cap, linear bias": (
+        attention(num_kv_heads=2, sinks=True, soft_cap=0.5, position_bias=ALiBi.Config(), rotary=NoRotary.Config()),
+        definition(theta=None, soft_cap=0.5, slopes=alibi_slopes(4)),
+    ),
 }
 
 
@@ -95,6 +113,15 @@ def test_specs_name_the_axes_of_heads():
     assert (spec["out"]["weight"].fan_in, spec["query"]["weight"].fan_in) == (12, 8)
 
 
+def test_specs_of_options_name_their_axes():
+    cfg = attention(num_kv_heads=2, sinks=True, norm_over="all_heads", gate=DenseLinear.Config(), **QK_NORM)
+    spec = specs(cfg.build())
+    assert (spec["sink"].shape, spec["sink"].axes) == ((4,), ("heads",))
+    assert (spec["query_norm"]["scale"].shape, spec["query_norm"]["scale"].axes) == ((8,), ("heads",))
+    assert (spec["key_norm"]["scale"].shape, spec["key_norm"]["scale"].axes) == ((4,), ("kv_heads",))
+    assert spec["gate"]["weight"].axes == ("embed", "heads", "head_dim")
+
+
 # With state.
 
 
@@ -118,13 +145,15 @@ HALVES = [(0, 3), (3, 5)]
 
 @pytest.mark.parametrize("mask, capacity", [(Causal(), LENGTH), (MASK, LENGTH + 3)], ids=["full", "with room"])
 def test_a_row_in_parts_is_the_whole_row(mask, capacity):
-    cfg = attention(num_kv_heads=2, window=3, kernel=BlockwiseAttention.Config(block=2))
+    options = {"soft_cap": 2.0, "sinks": True, "position_bias": ALiBi.Config(), "gate": DenseLinear.Config()}
+    cfg = attention(num_kv_heads=2, window=3, kernel=BlockwiseAttention.Config(block=2), **options)
     params = random_params(cfg.build())
     got, state = in_parts(cfg, params, HALVES, mask, TOKENS, capacity)
     assert_same(got, jax.jit(run(cfg, mask))(params, X))
-    assert list(state) == ["cache"]
-    assert state["cache"]["k"].shape == (2, capacity, 2, 2)
-    np.testing.assert_array_equal(state["cache"]["index"][0, :LENGTH], np.arange(LENGTH))
+    assert list(state) == ["cache.entries"]
+    values, known = state["cache.entries"]
+    assert {name: value.shape for name, value in values.items()} == dict.fromkeys("kv", (2, capacity, 2, 2))
+    np.testing.assert_array_equal(known.index[0, :LENGTH], np.arange(LENGTH))
 
 
 def test_a_prefix_is_seen_from_the_cache():
@@ -147,7 +176,7 @@ def test_a_cache_without_capacity_says_what_to_pass():
     with pytest.raises(ModuleError) as e:
         call(model, random_params(model), X, tokens=TOKENS, positions=POSITIONS, mask=MASK, state={})
     assert str(e.value) == (
-        "stack.layer.mixer (Attention) starts its decode state. Say how many positions: call(..., capacity=n)."
+        "stack.layer.mixer.cache (DenseCache) starts its decode state. Say how many positions: call(..., capacity=n)."
     )
 
 
@@ -155,7 +184,7 @@ def test_more_tokens_at_once_than_the_cache_has_room_for_are_refused():
     model = attention().build(path="mixer")
     with pytest.raises(ModuleError) as e:
         call(model, random_params(model), X, tokens=TOKENS, positions=POSITIONS, mask=MASK, state={}, capacity=4)
-    assert str(e.value) == "mixer (Attention): 5 tokens do not fit into a capacity of 4."
+    assert str(e.value) == "mixer.cache (DenseCache): 5 tokens do not fit into a capacity of 4."
 
 
 def test_a_row_that_outgrows_its_cache_is_not_a_number_and_others_are_not_touched():
@@ -178,6 +207,7 @@ def test_a_row_that_outgrows_its_cache_is_not_a_number_and_others_are_not_touche
         (attention(num_heads=3), "mixer (Attention): num_heads (3) must divide dim (8), or set head_dim."),
         (attention(head_dim=3), "mixer.rotary (RoPE): head_dim is 3, expected an even number."),
         (attention(kernel=BlockwiseAttention.Config(block=0)), "mixer.kernel: block is 0, expected at least 1."),
+        (attention(soft_cap=0.0), "mixer (Attention): soft_cap is 0.0, expected a number above 0, or None."),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(cfg, text):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pre-norm block adds what mixer and feed-forward make of normed input, with dropout of what is added."""
+"""Blocks are their definitions, with dropout of what is added."""
 
 import functools
 
@@ -10,7 +10,19 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import Remat, call
-from dovetail.nn import Attention, DenseFeedForward, Dropout, GatedFeedForward, LayerNorm, PreNormBlock
+from dovetail.nn import (
+    Attention,
+    DenseFeedForward,
+    Dropout,
+    GatedFeedForward,
+    LayerNorm,
+    MixerBlock,
+    ParallelBlock,
+    PostNormBlock,
+    PreNormBlock,
+    RMSNorm,
+    SandwichBlock,
+)
 from dovetail.ops import Causal, Tokens
 from support import reference
 from support.compare import assert_same
@@ -18,6 +30,7 @@ from support.models import random_params
 from support.numeric import check, normal
 
 X = normal(1, (2, 4, 8))
+KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
 INPUTS = {"tokens": Tokens(jnp.arange(4)[None]), "positions": jnp.arange(4)[None], "mask": Causal()}
 LLAMA = PreNormBlock.Config(
     dim=8, mixer=Attention.Config(num_heads=4, num_kv_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12)
@@ -42,6 +55,66 @@ def test_a_block_is_its_definition():
     check(run(GPT2), definition, random_params(GPT2.build()), X)
 
 
+ATTENTION = Attention.Config(num_heads=2)
+FFN = GatedFeedForward.Config(hidden_dim=12)
+PARTS = {"mixer": ATTENTION, "ffn": FFN}
+
+
+def mix(p, x):
+    return reference.attention(p["mixer"], x, allowed=np.tril(np.ones((2, 4, 4), bool)), positions=np.arange(4)[None])
+
+
+def rms(p, x):
+    return reference.norm(p, x, "rms")
+
+
+def scaled(p, x):
+    x = x + 0.2 * mix(p, rms(p["mixer_norm"], x))
+    return x + 0.2 * reference.feed_forward(p["ffn"], rms(p["ffn_norm"], x))
+
+
+def post_norm(p, x):
+    x = x + rms(p["mixer_norm"], mix(p, x))
+    return x + rms(p["ffn_norm"], reference.feed_forward(p["ffn"], x))
+
+
+def sandwich(p, x):
+    x = x + rms(p["mixer_out_norm"], mix(p, rms(p["mixer_norm"], x)))
+    return x + rms(p["ffn_out_norm"], reference.feed_forward(p["ffn"], rms(p["ffn_norm"], x)))
+
+
+def parallel(p, x):
+    second = p.get("ffn_norm", p["norm"])
+    return x + mix(p, rms(p["norm"], x)) + reference.feed_forward(p["ffn"], rms(second, x))
+
+
+def mixer_only(p, x):
+    return x + mix(p, rms(p["norm"], x))
+
+
+DEFINITIONS = {
+    "pre-norm, scaled": (PreNormBlock.Config(dim=8, added_scale=0.2, **PARTS), scaled),
+    "post-norm": (PostNormBlock.Config(dim=8, **PARTS), post_norm),
+    "sandwich": (SandwichBlock.Config(dim=8, **PARTS), sandwich),
+    "parallel, one norm": (ParallelBlock.Config(dim=8, **PARTS), parallel),
+    "parallel, two norms": (ParallelBlock.Config(dim=8, ffn_norm=RMSNorm.Config(), **PARTS), parallel),
+    "mixer only": (MixerBlock.Config(dim=8, mixer=ATTENTION), mixer_only),
+}
+
+
+@pytest.mark.parametrize("cfg, definition", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_other_blocks_are_their_definitions(cfg, definition):
+    check(run(cfg), definition, random_params(cfg.build()), X)
+
+
+@pytest.mark.parametrize("cfg", [cfg for cfg, _ in DEFINITIONS.values()], ids=DEFINITIONS)
+def test_other_blocks_drop_what_they_add(cfg):
+    # Nearly everything is dropped, and what is left is scaled: almost all of `x` comes out as it went in.
+    cfg = cfg.set_in("dropout.rate", 0.99)
+    out = jax.jit(run(cfg, train=True, rng=KEY))(random_params(cfg.build()), X)
+    assert np.mean(out == X) > 0.8
+
+
 def test_a_block_that_adds_nothing_is_the_identity():
     params = random_params(LLAMA.build())
     params["mixer"]["out"]["weight"] *= 0
@@ -49,7 +122,6 @@ def test_a_block_that_adds_nothing_is_the_identity():
     np.testing.assert_array_equal(jax.jit(run(LLAMA))(params, X), X)
 
 
-KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
 DROPS = LLAMA.set(dropout=Dropout.Config(rate=0.4))
 
 

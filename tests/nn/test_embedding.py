@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dovetail.config import ConfigError
 from dovetail.module import call, init, specs
-from dovetail.nn import Embedding, LearnedPosition
+from dovetail.nn import Embedding, LearnedPosition, SinusoidalPosition
 from support.models import random_params
 from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
 
@@ -69,3 +70,23 @@ def test_a_position_beyond_the_table_is_not_a_number():
 def test_a_word_outside_of_the_vocabulary_is_not_a_number(word):
     model = WORDS.build()
     assert np.isnan(call(model, random_params(model), jnp.array([word]))[0]).all()
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_sinusoidal_positions_are_those_of_the_paper(interleaved):
+    model = SinusoidalPosition.Config(dim=6, theta=100.0, interleaved=interleaved).build()
+    assert specs(model) == {}
+    places = np.array([[0, 3], [7, 900]])
+    sines, cosines = ([f(places / 100 ** (2 * i / 6)) for i in range(3)] for f in (np.sin, np.cos))
+    pairs = [wave for pair in zip(sines, cosines, strict=True) for wave in pair]
+    want = np.stack(pairs if interleaved else [*sines, *cosines], axis=-1)
+    got = call(model, {}, jnp.asarray(places))[0]
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, want, atol=1e-4)  # Angles up to 900 in float32: 900 * 6e-8.
+    assert call(model, {}, jnp.asarray(places), dtype=jnp.bfloat16)[0].dtype == jnp.bfloat16
+
+
+def test_sinusoidal_positions_of_an_odd_dim_are_refused():
+    with pytest.raises(ConfigError) as e:
+        SinusoidalPosition.Config(dim=5).build(path="position")
+    assert str(e.value) == "position (SinusoidalPosition): dim is 5, expected an even number."

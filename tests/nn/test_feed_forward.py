@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feed-forward layers are their formulas, at each position on its own."""
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, from_json, to_json
 from dovetail.module import call, specs
 from dovetail.nn import DenseFeedForward, DenseLinear, GatedFeedForward
+from dovetail.ops import squared_relu
 from support import reference
 from support.models import random_params
-from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
+from support.numeric import BFLOAT16, cast, check, normal
 
 BIASED = DenseLinear.Config(bias=True)
 CASES = [
@@ -37,13 +41,29 @@ def test_feed_forward_in_bfloat16_rounds_little(cfg):
     assert got.dtype == jnp.bfloat16
 
 
-def test_the_activation_can_be_chosen():
-    model = DenseFeedForward.Config(dim=4, hidden_dim=6, activation=jax.nn.silu).build()
+def exact_gelu(x):
+    return x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
-    def definition(p, x):
-        return reference.linear(p["down"], reference.silu(reference.linear(p["up"], x)))
 
-    check(lambda p, x: call(model, p, x)[0], definition, random_params(model), normal(1, (2, 3, 4)), tolerance=FLOAT32)
+ACTIVATIONS = {
+    "silu": (jax.nn.silu, reference.silu),
+    "gelu by tanh, as in Gemma": (jax.nn.gelu, reference.gelu),
+    "exact gelu": (functools.partial(jax.nn.gelu, approximate=False), exact_gelu),
+    "squared relu": (squared_relu, lambda x: np.maximum(x, 0) ** 2),
+}
+
+
+@pytest.mark.parametrize("activation, formula", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_the_activation_can_be_chosen_gated_or_not_and_survives_json(activation, formula):
+    for kind in (DenseFeedForward, GatedFeedForward):
+        cfg = kind.Config(dim=4, hidden_dim=6, activation=activation)
+        model = from_json(to_json(cfg)).build()
+
+        def definition(p, x):
+            gate = formula(reference.linear(p.get("gate", p["up"]), x))
+            return reference.linear(p["down"], gate * reference.linear(p["up"], x) if "gate" in p else gate)
+
+        check(lambda p, x, model=model: call(model, p, x)[0], definition, random_params(model), normal(1, (2, 3, 4)))
 
 
 @pytest.mark.parametrize("cfg", [CASES[0], CASES[2]], ids=["dense", "gated"])

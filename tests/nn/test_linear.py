@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, config_for
-from dovetail.module import call, constant, init, normal, specs
+from dovetail.module import ModuleError, call, constant, init, normal, specs
 from dovetail.nn import DenseLinear
 from support import numeric, reference
 from support.models import random_params
@@ -37,6 +37,17 @@ def test_dense_linear_is_a_matrix_product(batch, in_shape, out_shape, bias, dtyp
     got = check(lambda params, x: call(model, params, x)[0], definition, params, x, tolerance=tolerance)
     assert (got.shape, got.dtype) == (batch + out_shape, dtype)
     assert set(params) == ({"weight", "bias"} if bias else {"weight"})
+
+
+def test_the_matrix_is_the_weight_and_a_map_with_a_bias_has_none():
+    model = dense((4,), (2, 3)).build()
+    params = random_params(model)
+    np.testing.assert_array_equal(call(model, params, method="matrix")[0], params["weight"])
+    biased = dense((4,), (2, 3), bias=True).build(path="key_up")
+    with pytest.raises(ModuleError) as e:
+        call(biased, random_params(biased), method="matrix")
+    want = "key_up (DenseLinear) is asked for its matrix, but it also adds a bias. Set bias=False."
+    assert str(e.value) == want
 
 
 def test_specs_carry_shapes_axes_and_fans():

@@ -17,15 +17,19 @@ CASES = [
     (LayerNorm.Config(dim=8, eps=0.1), lambda p, x: reference.layer_norm(x, p["scale"], p["bias"], 0.1)),
     (LayerNorm.Config(dim=8, bias=False), lambda p, x: reference.layer_norm(x, p["scale"], None, 1e-5)),
     (RMSNorm.Config(dim=8), lambda p, x: reference.rms_norm(x, p["scale"], 1e-6)),
+    (RMSNorm.Config(dim=8, offset=1.0), lambda p, x: reference.rms_norm(x, 1 + p["scale"], 1e-6)),
+    (RMSNorm.Config(dim=8, scale=False), lambda p, x: reference.rms_norm(x, None, 1e-6)),
+    (LayerNorm.Config(dim=8, scale=False, bias=False), lambda p, x: reference.layer_norm(x, None, None, 1e-5)),
 ]
+NAMES = ["rms, eps", "layer, eps", "layer, no bias", "rms", "rms, offset", "rms, bare", "layer, bare"]
 
 
 # The result is rounded once; a gradient is a sum of a few terms that are.
 @pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, FLOAT32), (jnp.bfloat16, 3 * BFLOAT16)])
-@pytest.mark.parametrize("cfg, definition", CASES, ids=["rms, eps", "layer, eps", "layer, no bias", "rms"])
+@pytest.mark.parametrize("cfg, definition", CASES, ids=NAMES)
 def test_norm_layers_are_their_definitions(cfg, definition, dtype, tolerance):
     model = cfg.build()
-    params, x = cast((random_params(model), normal(1, (2, 3, 8))), dtype)
+    params, x = cast((random_params(model), normal(4, (2, 3, 8))), dtype)
     got = check(lambda params, x: call(model, params, x)[0], definition, params, x, tolerance=tolerance)
     assert got.dtype == dtype
 
@@ -38,6 +42,18 @@ def test_norms_start_as_plain_normalisation_of_their_axis(kind):
     np.testing.assert_array_equal(params.pop("scale"), np.ones(8))
     for bias in params.values():
         np.testing.assert_array_equal(bias, np.zeros(8))
+
+
+def test_a_scale_that_is_counted_from_1_starts_at_0():
+    model = RMSNorm.Config(dim=8, offset=1.0).build()
+    np.testing.assert_array_equal(init(model, jax.random.key(0))["scale"], np.zeros(8))
+
+
+def test_a_small_scale_counted_from_1_is_not_rounded_away_in_bfloat16():
+    model = RMSNorm.Config(dim=2, offset=1.0, eps=0.0).build()
+    params = {"scale": jnp.full(2, 2.0**-9, jnp.bfloat16)}  # 1 + 2 ** -9 is 1 in bfloat16.
+    x = jnp.array([3.0, -3.0], jnp.float32)
+    np.testing.assert_array_equal(call(model, params, x)[0], np.array([1, -1]) * np.float32(1 + 2.0**-9))
 
 
 def test_the_dtype_of_the_input_wins_over_that_of_the_parameters():

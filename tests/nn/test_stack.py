@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A repeated block is its layers one after the other: scanned or not, with or without remat and dropout."""
+"""Stacks are their layers one after the other: scanned or not, with or without remat and dropout."""
 
 import functools
 from typing import Any
@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import Remat, call, init, normal, specs
-from dovetail.nn import Attention, Block, Dropout, GatedFeedForward, PreNormBlock, RepeatedBlock
+from dovetail.module import Remat, call, init, normal, per_layer, specs
+from dovetail.nn import (
+    Attention,
+    Block,
+    Dropout,
+    GatedFeedForward,
+    MixerBlock,
+    PatternStack,
+    PreNormBlock,
+    RepeatedBlock,
+    SequenceStack,
+    pattern_of,
+)
 from dovetail.ops import Causal, Tokens
 from support import numeric, reference
 from support.compare import assert_same
@@ -82,3 +93,96 @@ def test_no_layers_are_refused():
     with pytest.raises(ConfigError) as e:
         STACK.set(num_layers=0).build(path="stack")
     assert str(e.value) == "stack (RepeatedBlock): num_layers is 0, expected at least 1."
+
+
+# Patterns, and stacks of stacks.
+
+DIFFERENT = (LAYER.set(mixer=Previous.Config()), MixerBlock.Config(mixer=Previous.Config()))
+PATTERN = PatternStack.Config(dim=8, pattern=DIFFERENT, num_layers=5)
+
+
+def layer_params(params, i, period=2, num_layers=5):
+    """Finds the parameters of layer `i`, by the words of the docstring of `PatternStack`."""
+    whole = num_layers - num_layers % period
+    if i >= whole:
+        return params[f"pattern[{period + i - whole}]"]
+    return jax.tree.map(lambda leaf: leaf[i // period], params[f"pattern[{i % period}]"])
+
+
+def test_a_pattern_is_its_layers_in_turn_with_what_is_left_over_at_the_end():
+    params = random_params(PATTERN.build())
+    x = X
+    for i in range(5):
+        x = run(DIFFERENT[i % 2].set(dim=8))(layer_params(params, i), x)
+    assert_same(jax.jit(run(PATTERN))(params, X), x)
+    assert set(params) == {"pattern[0]", "pattern[1]", "pattern[2]"}
+    assert params["pattern[1]"]["norm"]["scale"].shape == (2, 8)
+    assert params["pattern[2]"]["ffn"]["up"]["weight"].shape == (8, 12)
+
+
+def test_a_pattern_in_a_loop_is_the_same_in_a_scan_with_dropout_and_gradients():
+    dropping = tuple(layer.set(dropout=Dropout.Config(rate=0.4)) for layer in DIFFERENT)
+
+    def outcome(cfg):
+        forward = run(cfg, train=True, rng=KEY)
+        return jax.jit(jax.value_and_grad(lambda p: jnp.mean(jnp.square(forward(p, X)))))(params)
+
+    cfg = PATTERN.set(pattern=dropping)
+    params = random_params(cfg.build())
+    assert_same(outcome(cfg.set(loop="unroll")), outcome(cfg))
+
+
+class Reports(Block):
+    """Reports the mean of what goes in, and adds 1."""
+
+    def forward(self, x, *, tokens, positions, mask):
+        self.summary("mean", jnp.mean(x))
+        return x + 1.0
+
+
+def test_reports_from_a_pattern_carry_the_place_in_the_pattern_and_the_round():
+    cfg = PatternStack.Config(dim=8, pattern=(Reports.Config(), Reports.Config()), num_layers=5)
+    model = cfg.build()
+    params = {f"pattern[{i}]": {} for i in range(3)}
+    _, collected = call(model, params, jnp.zeros((1, 1, 8)), **INPUTS)
+    found = per_layer(collected.summaries)
+    rounds = {f"pattern[{i}][{j}].mean": 2 * j + i for i in range(2) for j in range(2)}
+    assert found == {**rounds, "pattern[2].mean": 4}
+
+
+def test_a_pattern_of_one_is_a_repeated_block():
+    cfg = RepeatedBlock.Config(dim=8, layer=DIFFERENT[0], num_layers=2)
+    params = random_params(cfg.build())
+    pattern = PatternStack.Config(dim=8, pattern=(DIFFERENT[0],), num_layers=2)
+    got = jax.jit(run(pattern))({"pattern[0]": params["layer"]}, X)
+    np.testing.assert_array_equal(got, jax.jit(run(cfg))(params, X))
+
+
+def test_a_sequence_is_its_stacks_in_turn():
+    first = RepeatedBlock.Config(layer=DIFFERENT[1], num_layers=2)
+    cfg = SequenceStack.Config(dim=8, stacks=(first, PATTERN.set(dim=8)))
+    params = random_params(cfg.build())
+    want = run(PATTERN)(params["stacks[1]"], run(first.set(dim=8))(params["stacks[0]"], X))
+    assert_same(jax.jit(run(cfg))(params, X), want)
+
+
+@pytest.mark.parametrize("pattern, num_layers", [((), 2), (DIFFERENT, 1)])
+def test_fewer_layers_than_the_pattern_and_empty_patterns_are_refused(pattern, num_layers):
+    with pytest.raises(ConfigError) as e:
+        PatternStack.Config(dim=8, pattern=pattern, num_layers=num_layers).build(path="stack")
+    assert str(e.value) == (
+        f"stack (PatternStack): a pattern of {len(pattern)} blocks for {num_layers} layers.\n"
+        "  Expected at least one block, and at least as many layers as blocks."
+    )
+
+
+def test_a_pattern_can_be_made_from_one_block_and_what_differs():
+    pattern = pattern_of(LAYER, {"mixer.window": (4, 4, None), "ffn.hidden_dim": (8, 8, 16)})
+    found = [(block.get_in("mixer.window"), block.get_in("ffn.hidden_dim")) for block in pattern]
+    assert found == [(4, 8), (4, 8), (None, 16)]
+    assert {block.get_in("mixer.num_heads") for block in pattern} == {2}
+    with pytest.raises(ConfigError) as e:
+        pattern_of(LAYER, {"mixer.window": (4, None), "ffn.hidden_dim": (8,)})
+    assert str(e.value) == (
+        "pattern_of: expected as many values for each path, found {'mixer.window': 2, 'ffn.hidden_dim': 1}."
+    )

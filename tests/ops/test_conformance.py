@@ -16,7 +16,9 @@ from dovetail.ops import (
     AttentionKernel,
     BlockwiseAttention,
     Causal,
+    LinearBias,
     Prefix,
+    QueryBlockAttention,
     ReferenceAttention,
     SameSegment,
     SlidingWindow,
@@ -31,6 +33,8 @@ KERNELS = [
     ReferenceAttention.Config(),
     BlockwiseAttention.Config(block=2),
     BlockwiseAttention.Config(),
+    QueryBlockAttention.Config(block=3),
+    QueryBlockAttention.Config(),
 ]
 each_kernel = pytest.mark.parametrize("cfg", KERNELS, ids=str)
 
@@ -38,11 +42,14 @@ SEGMENTS = np.array([[1, 1, 2, 0], [3, 4, 4, 4]])
 PREFIX = np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool)
 TOKENS = Tokens(jnp.arange(4)[None], jnp.asarray(SEGMENTS), jnp.asarray(PREFIX))
 MASK = SameSegment() & ((Causal() & SlidingWindow(2)) | Prefix())
-ARGS = [normal(i, shape) for i, shape in enumerate([(2, 4, 4, 3), (2, 4, 2, 3), (2, 4, 2, 3)])]
+ARGS = [normal(i, shape) for i, shape in enumerate([(2, 4, 4, 3), (2, 4, 2, 3), (2, 4, 2, 5)])]
+HEADS = [normal(i, (4,)) for i in (7, 8)]
 
 
-def run(cfg, *args):
-    return cfg.build()(*args, mask=MASK, q_tokens=TOKENS, k_tokens=TOKENS, scale=0.5, aligned=True)
+def run(cfg, q, k, v, slopes=None, sinks=None, soft_cap=None):
+    bias = None if slopes is None else LinearBias(slopes)
+    common = {"mask": MASK, "q_tokens": TOKENS, "k_tokens": TOKENS, "scale": 0.5, "aligned": True}
+    return cfg.build()(q, k, v, **common, soft_cap=soft_cap, bias=bias, sinks=sinks)
 
 
 def test_every_kernel_has_joined():
@@ -50,18 +57,28 @@ def test_every_kernel_has_joined():
     assert {type(cfg.build()) for cfg in KERNELS} == {c for c in there if not inspect.isabstract(c)}
 
 
-@each_kernel
-def test_a_kernel_is_the_definition(cfg):
+def definition(q, k, v, slopes=None, sinks=None, soft_cap=None):
     rows = [list(zip(range(4), SEGMENTS[b].tolist(), PREFIX[b].tolist(), strict=True)) for b in range(2)]
     allowed = np.array([reference.seen(MASK, row, row) for row in rows])
-    check(lambda *args: run(cfg, *args), lambda q, k, v: reference.attend(q, k, v, allowed, 0.5), *ARGS)
+    return reference.attend(q, k, v, allowed, 0.5, slopes=slopes, sinks=sinks, soft_cap=soft_cap)
+
+
+@each_kernel
+def test_a_kernel_is_the_definition(cfg):
+    check(lambda *args: run(cfg, *args), definition, *ARGS)
+
+
+@each_kernel
+def test_a_kernel_is_the_definition_with_soft_cap_bias_and_sinks_and_differentiates_them(cfg):
+    changed = functools.partial(definition, soft_cap=0.5)
+    check(lambda *args: run(cfg, *args, soft_cap=0.5), changed, *ARGS, *HEADS)
 
 
 @each_kernel
 def test_a_kernel_keeps_shape_and_dtype_and_needs_no_jit(cfg):
     for dtype in (jnp.float32, jnp.bfloat16):
         out = jax.eval_shape(lambda *args: run(cfg, *args), *(x.astype(dtype) for x in ARGS))
-        assert (out.shape, out.dtype) == ((2, 4, 4, 3), dtype)
+        assert (out.shape, out.dtype) == ((2, 4, 4, 5), dtype)
     assert_same(jax.jit(lambda *args: run(cfg, *args))(*ARGS), run(cfg, *ARGS))
 
 

@@ -6,7 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.ops import rotary_frequencies, rotate
+from dovetail.ops import (
+    llama3_frequencies,
+    ntk_frequencies,
+    rotary_frequencies,
+    rotate,
+    yarn_frequencies,
+    yarn_magnitude,
+)
 from support import reference
 from support.numeric import BFLOAT16, FLOAT32, check
 
@@ -29,9 +36,85 @@ def test_rotate_is_complex_multiplication(positions, dtype, tolerance):
     assert got.dtype == dtype
 
 
+def test_interleaved_pairs_are_neighbours():
+    halves = jnp.concatenate([X[..., ::2], X[..., 1::2]], axis=-1)
+    want = turned(halves, POSITIONS)
+    got = rotate(X, POSITIONS, rotary_frequencies(8, 100.0), interleaved=True)
+    np.testing.assert_array_equal(got[..., ::2], want[..., :4])
+    np.testing.assert_array_equal(got[..., 1::2], want[..., 4:])
+
+
+def test_a_magnitude_multiplies_the_result():
+    got = rotate(X, POSITIONS, rotary_frequencies(8, 100.0), magnitude=1.5)
+    np.testing.assert_allclose(got, 1.5 * turned(X, POSITIONS), rtol=1e-5, atol=1e-6)  # Rounded in another order.
+
+
 def test_frequencies_fall_from_one_by_a_constant_factor():
-    # Powers in float32, rounded once or twice.
-    np.testing.assert_allclose(rotary_frequencies(8, 10_000.0), [1.0, 0.1, 0.01, 0.001], rtol=1e-6)
+    np.testing.assert_allclose(rotary_frequencies(8, 10_000.0), [1.0, 0.1, 0.01, 0.001], rtol=1e-12)
+
+
+def test_ntk_frequencies_are_those_of_a_larger_theta():
+    growth, dim = 3.0, 16
+    want = rotary_frequencies(dim, 100.0 * growth ** (dim / (dim - 2)))
+    got = ntk_frequencies(dim, 100.0, jnp.array([[1.0], [growth]]))
+    # Powers in float32, of exponents up to one.
+    np.testing.assert_allclose(got, [rotary_frequencies(dim, 100.0), want], rtol=1e-6)
+    np.testing.assert_allclose(want[-1], rotary_frequencies(dim, 100.0)[-1] / growth, rtol=1e-12)
+
+
+def llama3_reference(dim, theta, factor, low, high, length):
+    """By wavelengths, one frequency at a time."""
+    for i in range(dim // 2):
+        wavelength = 2 * np.pi * theta ** (2 * i / dim)
+        if wavelength < length / high:
+            yield 2 * np.pi / wavelength
+        elif wavelength > length / low:
+            yield 2 * np.pi / wavelength / factor
+        else:
+            mix = (length / wavelength - low) / (high - low)
+            yield 2 * np.pi / wavelength * ((1 - mix) / factor + mix)
+
+
+def test_llama3_frequencies_are_their_definition():
+    got = llama3_frequencies(64, 5e5, factor=8.0, low=1.0, high=4.0, original_length=8192)
+    np.testing.assert_allclose(got, list(llama3_reference(64, 5e5, 8.0, 1.0, 4.0, 8192)), rtol=1e-12)
+    ratio = got / rotary_frequencies(64, 5e5)
+    assert ratio[0] == 1
+    assert ratio[-1] == 1 / 8
+    assert ((ratio > 1 / 8) & (ratio < 1)).any(), "some are in between"
+
+
+def yarn_reference(dim, theta, factor, slow, fast, length, truncate):
+    """Peng et al., 2023, section 3.2, with the ramp over the number of the frequency, as in their code."""
+    low, high = (dim / 2 * np.log(length / (2 * np.pi * turns)) / np.log(theta) for turns in (fast, slow))
+    if truncate:
+        low, high = np.floor(low), np.ceil(high)
+    for i in range(dim // 2):
+        ramp = min(max((i - max(low, 0)) / (min(high, dim - 1) - max(low, 0)), 0), 1)
+        frequency = theta ** (-2 * i / dim)
+        yield frequency / factor * ramp + frequency * (1 - ramp)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_frequencies_are_their_definition(truncate):
+    got = yarn_frequencies(64, 1e4, factor=8.0, slow=1.0, fast=32.0, original_length=4096, truncate=truncate)
+    want = list(yarn_reference(64, 1e4, 8.0, 1.0, 32.0, 4096, truncate))
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+    ratio = got / rotary_frequencies(64, 1e4)
+    np.testing.assert_allclose([ratio[0], ratio[-1]], [1, 1 / 8], rtol=1e-12)
+    assert ((ratio > 1 / 8) & (ratio < 1)).any(), "some are in between"
+
+
+def test_yarn_frequencies_without_a_ramp_are_finite():
+    # So short a sequence that all of them are slow: the ramp would start and end at the same number.
+    got = yarn_frequencies(4, 1e4, factor=2.0, slow=1.0, fast=1.0, original_length=6, truncate=False)
+    assert np.isfinite(got).all()
+
+
+def test_the_magnitude_of_yarn_grows_with_the_logarithm_of_the_factor():
+    np.testing.assert_allclose(yarn_magnitude(8.0), 0.1 * np.log(8) + 1, rtol=1e-12)
+    np.testing.assert_allclose(yarn_magnitude(40.0, 0.707), 0.0707 * np.log(40) + 1, rtol=1e-12)
+    assert yarn_magnitude(1.0) == yarn_magnitude(0.5) == yarn_magnitude(8.0, 0.0) == 1.0
 
 
 def test_position_zero_changes_nothing():

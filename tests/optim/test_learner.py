@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The learner as a whole: against a reference in float64, skipped, resumed, donated, abstract and sharded."""
 
+import dataclasses
 import functools
 import io
 from typing import Any
@@ -33,7 +34,9 @@ from support.compare import assert_same
 from support.transformer import decoder
 
 SCHEDULE = CosineSchedule.Config(peak=0.1, warmup_steps=2, total_steps=8)
-CFG = Learner.Config(schedule=SCHEDULE, clip_norm=5.0, ema=EMA.Config(decay=0.9), skip=Skip.Config())
+CFG = Learner.Config(
+    schedule=SCHEDULE, clip_norm=5.0, ema=EMA.Config(decay=0.9), skip=Skip.Config(), report_update_norm=True
+)
 SPIKES = Skip.Config(spike_factor=3.0, window=4, min_window=1)
 OPTIMIZERS = {
     "adamw": AdamW.Config(),
@@ -142,6 +145,42 @@ def test_without_skip_nothing_is_skipped(arrays, compiled):
     np.testing.assert_allclose(
         params["head"]["weight"], arrays(0)["head"]["weight"] - 0.05 * grads["head"]["weight"], rtol=1e-5
     )
+
+
+def halved_minus(value, gradient):
+    return value / 2 - gradient
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_with_a_rule_of_its_own_is_changed_by_it_alone(name, specs, arrays, compiled):
+    cfg = CFG.set(optimizer=OPTIMIZERS[name], skip=SPIKES)
+    _, make, update = compiled(cfg)
+    bias = specs["layer"]["experts"]["weight"]
+    ruled = {**specs, "bias": dataclasses.replace(bias, rule=halved_minus)}
+    learner = cfg.build(specs=ruled)
+    first, second, value = (jnp.float32(arrays(i)["layer"]["experts"]["weight"]) for i in range(3))
+    params = jax.tree.map(jnp.float32, arrays(0))
+    grads = [arrays(1), arrays(2)]
+    # Alone, it would be clipped, and its gradients taken for spikes.
+    big = [{**grads[0], "bias": 1e3 * first}, {**grads[1], "bias": 1e6 * second}]
+    want = run(update, params, make(params), grads)
+    got = run(jax.jit(learner.update), {**params, "bias": value}, learner.init({**params, "bias": value}), big)
+    after = halved_minus(halved_minus(value, 1e3 * first), 1e6 * second)
+    assert_same(got[0].pop("bias"), after)
+    mean = got[1].ema.pop("bias")
+    # But for the empty place of the parameter in the state of optax, all else is the same.
+    assert_same(jax.tree.leaves(got[:2]), jax.tree.leaves(want[:2]))
+    assert_same(mean, 0.9 * (0.9 * value + 0.1 * halved_minus(value, 1e3 * first)) + 0.1 * after)
+    assert_same([m["grad_norm"] for m in got[2]], [m["grad_norm"] for m in want[2]])
+
+
+def test_a_skipped_step_leaves_a_parameter_with_a_rule_of_its_own(specs, arrays):
+    ruled = {**specs, "bias": dataclasses.replace(specs["up"]["weight"], rule=halved_minus)}
+    learner = CFG.build(specs=ruled)
+    params = {**jax.tree.map(jnp.float32, arrays(0)), "bias": jnp.ones((4, 6))}
+    grads = {**arrays(1), "bias": jnp.ones((4, 6))}
+    after, _, _ = jax.jit(learner.update)(params, grads, learner.init(params), loss=jnp.float32(np.nan))
+    assert_identical(after, params)
 
 
 def saved_and_restored(state, like):

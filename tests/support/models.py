@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dovetail.config import REQUIRED
 from dovetail.models import CausalLM
 from dovetail.module import Module, ParamSpec, constant, specs
 from dovetail.nn import (
@@ -19,18 +18,18 @@ from dovetail.nn import (
     Block,
     DenseFeedForward,
     DenseLinear,
-    FeedForward,
+    GatedDeltaNet,
     GatedFeedForward,
     LayerNorm,
     LearnedPosition,
     Linear,
+    Mamba2,
     Mixer,
-    Norm,
+    MixerBlock,
     NoRotary,
-    PositionEmbedding,
+    PatternStack,
     PreNormBlock,
     RepeatedBlock,
-    RMSNorm,
     Stack,
 )
 from dovetail.ops import Mask, Tokens
@@ -65,6 +64,14 @@ def gpt2(vocab_size=11, dim=8, num_layers=2, num_heads=2, max_length=9, hidden_d
     )
 
 
+def hybrid(**fields: Any) -> CausalLM.Config:
+    """Returns a model of four layers: attention, Mamba 2, Gated DeltaNet, and attention again."""
+    attention = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=DenseFeedForward.Config(hidden_dim=12))
+    mamba = MixerBlock.Config(mixer=Mamba2.Config(num_heads=4, head_dim=2, state_dim=3, chunk=3))
+    delta = MixerBlock.Config(mixer=GatedDeltaNet.Config(num_heads=2, key_head_dim=3, value_head_dim=2, chunk=3))
+    return lm(stack=PatternStack.Config(pattern=(attention, mamba, delta), num_layers=4), **fields)
+
+
 def random_params(module: Module, seed: int = 0) -> Any:
     """Returns random parameters, also where `init` makes zeros and ones, without a program for each shape."""
     rng = np.random.default_rng(seed)
@@ -94,6 +101,9 @@ class LowRank(Linear):
     def forward(self, x: Array) -> Array:
         return self.b(self.a(x))
 
+    def matrix(self) -> Array:
+        return jnp.tensordot(self.a.matrix(), self.b.matrix(), axes=1)
+
 
 class Previous(Mixer):
     """Gives each token the one before it in its document, times a learned number; keeps the last one as state."""
@@ -114,31 +124,12 @@ class Previous(Mixer):
         return jnp.where(same[:, :, None], before, 0) * self.scale
 
 
-class ParallelBlock(Block):
-    """Adds mixer and feed-forward of the same norm to `x`."""
-
-    class Config(Block.Config):
-        norm: Norm.Config = RMSNorm.Config()
-        mixer: Mixer.Config = Attention.Config(num_heads=2)
-        ffn: FeedForward.Config = DenseFeedForward.Config(hidden_dim=12)
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
-
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        y = self.norm(x)
-        return x + self.mixer(y, tokens=tokens, positions=positions, mask=mask) + self.ffn(y)
-
-
 class Pair(Stack):
     """Two different blocks, one after the other."""
 
     class Config(Stack.Config):
-        first: Block.Config = ParallelBlock.Config()
-        second: Block.Config = ParallelBlock.Config(mixer=Previous.Config())
+        first: Block.Config = MixerBlock.Config(mixer=Previous.Config())
+        second: Block.Config = MixerBlock.Config(mixer=Previous.Config())
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -148,20 +139,3 @@ class Pair(Stack):
     def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
         x = self.first(x, tokens=tokens, positions=positions, mask=mask)
         return self.second(x, tokens=tokens, positions=positions, mask=mask)
-
-
-class Sinusoid(PositionEmbedding):
-    """Positions as sines and cosines, times a learned number."""
-
-    class Config(PositionEmbedding.Config):
-        theta: float = REQUIRED
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.param("scale", (), axes=(), init=constant(0.1))
-
-    def forward(self, positions: Array) -> Array:
-        exponent = jnp.arange(0, self.cfg.dim, 2, dtype=jnp.float32) / self.cfg.dim
-        angles = positions[..., None].astype(jnp.float32) * self.cfg.theta**-exponent
-        waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-        return waves.astype(self.scale.dtype) * self.scale

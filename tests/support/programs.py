@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a program: its equations at every depth, the shapes of its arrays, the work of its matrix products."""
+"""What is in a program: its equations at every depth, shapes of arrays, work of matrix products, memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -33,3 +33,10 @@ def dot_flops(jaxpr: Any) -> int:
             summed = math.prod(eqn.invars[0].aval.shape[dim] for dim in contracted)
             total += 2 * times * summed * math.prod(eqn.outvars[0].aval.shape)
     return total
+
+
+def temporary_bytes(function: Callable[..., Any], *args: Any) -> int:
+    """Returns the memory that the compiled function needs besides its arguments and results."""
+    memory = jax.jit(function).lower(*args).compile().memory_analysis()
+    assert memory is not None
+    return memory.temp_size_in_bytes

@@ -59,27 +59,44 @@ def layer_norm(x: Any, scale: Any, bias: Any, eps: float) -> Any:
     return y if bias is None else y + bias
 
 
-def rotate(x: Any, positions: Any, theta: float) -> Any:
+def rotate(x: Any, positions: Any, theta: float, frequencies: Any = None) -> Any:
     """Su et al., 2021: dimensions i and i + K / 2 of `[B, T, H, K]` are a complex number, turned by its position."""
     half = x.shape[-1] // 2
-    frequencies = np.array([theta ** (-2 * i / x.shape[-1]) for i in range(half)])
+    if frequencies is None:
+        frequencies = np.array([theta ** (-2 * i / x.shape[-1]) for i in range(half)])
     turn = np.exp(1j * np.asarray(positions, np.float64)[..., None, None] * frequencies)
     turned = (x[..., :half] + 1j * x[..., half:]) * turn
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
-def attend(q: Any, k: Any, v: Any, allowed: Any, scale: float) -> Any:
-    """Attention, one query of one head at a time; `allowed` is `[B, T, S]`. Who sees nobody gets zeros."""
-    out = np.zeros(q.shape)
+def attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    allowed: Any,
+    scale: float,
+    *,
+    soft_cap: float | None = None,
+    slopes: Any = None,
+    sinks: Any = None,
+) -> Any:
+    """Attention, one query of one head at a time; `allowed` is `[B, T, S]`. Who sees nobody gets zeros.
+
+    With slopes, the score falls by the slope of the head for each place between query and key.
+    """
     batch, length, heads, _ = q.shape
+    out = np.zeros((batch, length, heads, v.shape[-1]))
     group = heads // k.shape[2]
     for b in range(batch):
         for t in range(length):
             keys = np.flatnonzero(allowed[b, t])
             for h in range(heads if len(keys) else 0):
                 scores = k[b, keys, h // group] @ q[b, t, h] * scale
+                scores = scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap)
+                scores = scores if slopes is None else scores - slopes[h] * abs(t - keys)
                 weights = np.exp(scores - scores.max())
-                out[b, t, h] = weights @ v[b, keys, h // group] / weights.sum()
+                total = weights.sum() + (0.0 if sinks is None else np.exp(sinks[h] - scores.max()))
+                out[b, t, h] = weights @ v[b, keys, h // group] / total
     return out
 
 
@@ -123,15 +140,49 @@ def feed_forward(p: Any, x: Any) -> Any:
     return linear(p["down"], gelu(linear(p["up"], x)))
 
 
-def attention(p: Any, x: Any, *, allowed: Any, positions: Any, theta: float | None = 1e4, scale: Any = None) -> Any:
+def causal_conv(p: Any, x: Any, segments: Any) -> Any:
+    """The convolution layer: each channel with what it was a few positions before in the same document, then silu."""
+    out, width = np.zeros(x.shape), len(p["weight"])
+    for b, t in np.ndindex(*x.shape[:2]):
+        for back in range(min(width, t + 1)):
+            if segments[b, t - back] == segments[b, t]:
+                out[b, t] += p["weight"][width - 1 - back] * x[b, t - back]
+    return silu(out + p.get("bias", 0.0))
+
+
+def qk_norm(p: Any, x: Any) -> Any:
+    """Normalises heads `[B, T, H, K]`, or all of them as one vector if there is a scale for each number of it."""
+    flat = x if p["scale"].size == x.shape[-1] else x.reshape(*x.shape[:2], -1)
+    return rms_norm(flat, p["scale"], 1e-6).reshape(x.shape)
+
+
+def attention(
+    p: Any, x: Any, *, allowed: Any, positions: Any, theta: float | None = 1e4, scale: Any = None, **scores: Any
+) -> Any:
     """The attention layer; the numbers of heads are those of the weights; `theta` None is without rotation."""
     q, k, v = (linear(p[name], x) for name in ("query", "key", "value"))
-    q = rms_norm(q, p["query_norm"]["scale"], 1e-6) if "query_norm" in p else q
-    k = rms_norm(k, p["key_norm"]["scale"], 1e-6) if "key_norm" in p else k
+    q = qk_norm(p["query_norm"], q) if "query_norm" in p else q
+    k = qk_norm(p["key_norm"], k) if "key_norm" in p else k
     if theta is not None:
         q, k = rotate(q, positions, theta), rotate(k, positions, theta)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    return linear(p["out"], attend(q, k, v, allowed, scale), num_in=2)
+    attended = attend(q, k, v, allowed, scale, sinks=p.get("sink"), **scores)
+    attended = attended / (1 + np.exp(-linear(p["gate"], x))) if "gate" in p else attended
+    return linear(p["out"], attended, num_in=2)
+
+
+def latent_attention(p: Any, x: Any, *, allowed: Any, positions: Any, theta: float = 1e4) -> Any:
+    """DeepSeek-AI, 2024, equations 9 to 11 and 14 to 19: keys and values of each head, then plain attention."""
+    c = x
+    if "query_down" in p:
+        c = rms_norm(linear(p["query_down"], x), p["query_norm"]["scale"], 1e-6)
+    latent = rms_norm(linear(p["kv_down"], x), p["kv_norm"]["scale"], 1e-6)
+    q, k, v = linear(p["query"], c), linear(p["key_up"], latent), linear(p["value_up"], latent)
+    shared = rotate(linear(p["key_rope"], x), positions, theta)
+    k = np.concatenate([k, np.repeat(shared, k.shape[2], axis=2)], axis=-1)
+    nope = q.shape[-1] - shared.shape[-1]
+    q = np.concatenate([q[..., :nope], rotate(q[..., nope:], positions, theta)], axis=-1)
+    return linear(p["out"], attend(q, k, v, allowed, 1 / math.sqrt(q.shape[-1])), num_in=2)
 
 
 def block(p: Any, x: Any, *, kind: str = "rms", **kwargs: Any) -> Any:

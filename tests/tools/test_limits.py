@@ -88,6 +88,7 @@ class A:  # comment beside code
         "",
         '# SPDX\n"""Doc."""\n',
         '"""Doc."""\nfrom ._a import B as B, c as c\n\n__all__ = ["B", "c"]\n',
+        "from .a._b import C as C\n",
         '"""Doc."""\n__version__ = "1.0"\n',
     ],
 )
@@ -105,6 +106,7 @@ def test_init_that_only_reexports_passes(tmp_path, source):
         "from ._a import B as C",
         "from ._a import *",
         "from .a import B as B",
+        "from ._a.b import C as C",
         "from . import a as a",
         "__all__ = sorted(globals())",
         "__version__ = compute()",

@@ -13,42 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, to_json
-from dovetail.data import ByteTokenizer, TextDataset, TextFiles, TextInput
-from dovetail.optim import EMA, ConstantSchedule, Learner
-from dovetail.train import JsonLines, Trainer, size_of
-from dovetail.zoo.families import llama
-
-TEXT = "\n\n\n".join(f"Chapter {i}. It was a dark and stormy night, the {i}th of them." for i in range(40))
-
-
-def tiny(directory: Path, steps: int = 6, **fields) -> Trainer.Config:
-    """A trainer with everything on that could spoil a resumed run: dropout, shuffling, accumulation, EMA."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = directory / "text.txt"
-    text.write_text(TEXT, encoding="utf-8")
-
-    def from_text(**options) -> TextInput.Config:
-        source = TextFiles.Config(files=[str(text)], separator="\n\n\n")
-        dataset = TextDataset.Config(source=source).set(**options)
-        return TextInput.Config(batch_size=4, seq_len=32, tokenizer=ByteTokenizer.Config(), dataset=dataset)
-
-    model = llama(vocab_size=260, dim=16, num_layers=2, num_heads=2, num_kv_heads=1, hidden_dim=32, tied=True)
-    return Trainer.Config(
-        model=model.set_in("stack.layer.dropout.rate", 0.2),
-        learner=Learner.Config(schedule=ConstantSchedule.Config(peak=1e-2), ema=EMA.Config(decay=0.9)),
-        input=from_text(),
-        eval_input=from_text(shuffle=False, epochs=1),
-        steps=steps,
-        directory=str(directory / "run"),
-        observers=(JsonLines.Config(),),
-        num_microbatches=2,
-        log_every=1,
-        save_every=3,
-        eval_every=3,
-        sample_prompt="It was",
-        sample_tokens=8,
-    ).set(**fields)
+from dovetail.config import ConfigError, config_for, to_json
+from dovetail.module import constant
+from dovetail.train import Trainer, TrainingError, size_of
+from support.runs import tiny
 
 
 def records(cfg: Trainer.Config) -> list[dict]:
@@ -75,9 +43,8 @@ def test_a_run_reports_every_step_and_evaluates(unbroken):
     samples = [r["sample"] for r in records(cfg) if "sample" in r]
     assert len(samples) == 2
     assert all(sample.startswith("It was") for sample in samples)
-    assert {"tokens_per_second", "mfu", "learning_rate", "grad_norm"} <= records(cfg)[-4].keys() | records(cfg)[
-        -3
-    ].keys()
+    (last,) = (r for r in records(cfg) if r["step"] == 6 and "loss" in r)
+    assert {"tokens_per_second", "mfu", "host_ms", "learning_rate", "grad_norm"} <= last.keys()
 
 
 def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(unbroken, tmp_path):
@@ -98,13 +65,27 @@ def test_the_directory_of_a_run_carries_its_config(unbroken):
     assert stored.step == 6
 
 
-def test_the_average_is_what_is_evaluated(unbroken):
-    cfg, state = unbroken
-    trainer = cfg.build()
-    jax.tree.map(np.testing.assert_array_equal, trainer.averaged(state), state.learner.ema)
-    assert not np.allclose(trainer.averaged(state)["embedding"]["table"], state.params["embedding"]["table"])
-    plain = cfg.set_in("learner.ema", None).build()
-    assert plain.averaged(state) is state.params
+def test_a_checkpoint_of_another_model_is_refused_and_left_alone(unbroken):
+    cfg, _ = unbroken
+    directory = Path(cfg.directory)
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"(?s)do not fit this model.*Nothing was restored\."):
+        cfg.set_in("model.dim", 32).build().run()
+    assert before == {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_loss_that_stays_nan_ends_the_run(tmp_path):
+    broken = tiny(tmp_path, max_bad_steps=3).set_in("model.embedding.init", config_for(constant, value=float("nan")))
+    with pytest.raises(TrainingError) as e:
+        broken.build().run()
+    assert str(e.value).startswith("the loss of the last 3 steps, up to step 3, was not finite (nan).\n  Lower the")
+
+
+def test_the_host_adds_little_and_says_how_much(unbroken):
+    cfg, _ = unbroken
+    steps = [r for r in records(cfg) if "host_ms" in r]
+    assert [r["step"] for r in steps][:2] == [2, 3]
+    assert all(r["host_ms"] >= 0 and r["tokens_per_second"] > 0 for r in steps)
 
 
 def test_the_size_of_a_run_is_known_before_it_starts(tmp_path):
@@ -134,15 +115,17 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-from test_trainer import tiny
+from support.runs import tiny
 tiny(Path(sys.argv[1]), steps=int(sys.argv[2]), save_every=1000, eval_every=1000).build().run()
 """
 
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
-    here = Path(__file__).parent
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "100000"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         metrics = tmp_path / "run" / "metrics.jsonl"

@@ -39,7 +39,10 @@ def _count_equation(eqn: Any) -> int:
         return 2 * math.prod(eqn.outvars[0].aval.shape) * taps
     if name == "ragged_dot_general":
         lhs, rhs = (var.aval for var in eqn.invars[:2])
-        return 2 * math.prod(lhs.shape) * rhs.shape[-1]
+        numbers = params["ragged_dot_dimension_numbers"]
+        (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+        others = {*contracted, *batch, *numbers.rhs_group_dimensions}
+        return 2 * math.prod(lhs.shape) * math.prod(n for dim, n in enumerate(rhs.shape) if dim not in others)
     if name == "cond":
         return max(_count(branch.jaxpr) for branch in params["branches"])
     times = params["length"] if name == "scan" else 1

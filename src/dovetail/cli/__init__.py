@@ -2,4 +2,4 @@
 """The `dovetail` command."""
 
 from ._main import main as main
-from ._main import resolve as resolve
+from ._resolve import resolve as resolve

@@ -2,97 +2,97 @@
 """The command line: parse, resolve, print, run. JAX is imported by the commands that need it, not before."""
 
 import argparse
-import importlib.util
 import json
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from dovetail.config import ConfigBase, ConfigError, diff, from_json, override, to_json, to_text
-from dovetail.zoo import RECIPES, recipe
+from dovetail.config import ConfigError, diff, to_json, to_text
+from dovetail.launch import host_settings, restart_with
+from dovetail.zoo import RECIPES
+
+from ._bench import add_bench
+from ._doctor import doctor
+from ._resolve import resolve, resolve_run
+
+# Commands that compute: they start again with faster settings of the host, where there are any.
+_COMPUTES = ("train", "eval", "generate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0, or 2 with one message for what the user can fix."""
     args = _parser().parse_args(argv)
+    if argv is None and args.command in _COMPUTES:
+        restart_with(host_settings(os.environ))
     try:
-        return args.run(args)
-    except ConfigError as e:
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # As in `dovetail show ... | head`: nobody reads on.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as e:
+        if not isinstance(e, _fixable()):
+            raise
         print(f"dovetail {args.command}: {e}", file=sys.stderr)
         return 2
+
+
+def _fixable() -> tuple[type[Exception], ...]:
+    """Returns the errors that a user can do something about, of the parts that have been imported."""
+    found: list[type[Exception]] = [ConfigError]
+    for module, name in (("data", "DataError"), ("checkpoint", "CheckpointError"), ("train", "TrainingError")):
+        if f"dovetail.{module}" in sys.modules:
+            found.append(getattr(sys.modules[f"dovetail.{module}"], name))
+    return tuple(found)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dovetail", description="Train language models from configs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Any, text: str, *, recipe: str = "", reports: bool = True) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(run=run)
+        if recipe:
+            added.add_argument(recipe, help=_NAMES[recipe])
+            added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in learner.clip_norm=0.5")
+        if reports:
+            added.add_argument("--json", action="store_true", help="print JSON")
         return added
 
-    def takes_recipe(added: argparse.ArgumentParser) -> None:
-        added.add_argument("recipe", help="a name from `dovetail list`, file.py:function, or the directory of a run")
-        added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="changes, as in learner.clip_norm=0.5")
-
-    command("list", _list, "List the recipes.").add_argument("--json", action="store_true")
-    show = command("show", _show, "Print the config of a recipe.")
-    takes_recipe(show)
-    show.add_argument("--json", action="store_true", help="also parameters and flops_per_token")
+    command("list", _list, "List the recipes.")
+    command("show", _show, "Print the config of a recipe.", recipe="recipe")
     differ = command("diff", _diff, "Print what differs between two recipes.")
     differ.add_argument("a")
     differ.add_argument("b")
-    differ.add_argument("--json", action="store_true")
-    takes_recipe(command("train", _train, "Train a recipe; run again to go on where it stopped."))
+    command("train", _train, "Train a recipe; run again to go on.", recipe="recipe", reports=False)
+    evaluate = command("eval", _eval, "Evaluate a trained model on its held-out data.", recipe="run_directory")
+    evaluate.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample = command("generate", _generate, "Continue a prompt with a trained model.")
-    sample.add_argument("directory", help="the directory of a run")
+    sample.add_argument("directory", help=_NAMES["run_directory"])
     sample.add_argument("prompt")
     sample.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in sampling.temperature=0.5")
+    sample.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample.add_argument("--seed", type=int, default=0)
+    command("doctor", doctor, "Say what this machine has, and what would make it faster.")
+    add_bench(command("bench", None, "Compare with peers, in one run.", reports=False))
     return parser
 
 
-def resolve(name: str, overrides: Sequence[str] = ()) -> Any:
-    """Returns the config that a name stands for, with overrides applied.
-
-    A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config.
-    """
-    path, colon, function = name.rpartition(":")
-    if colon and path.endswith(".py"):
-        cfg = _from_file(Path(path), function)
-    elif (Path(name) / "checkpoints").is_dir():
-        from dovetail.checkpoint import load_config
-
-        cfg = from_json(load_config(str(Path(name) / "checkpoints")).config)
-    else:
-        cfg = recipe(name)
-    return override(cfg, overrides)
-
-
-def _from_file(path: Path, function: str) -> ConfigBase:
-    if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # Its functions and classes are found by import path.
-    spec.loader.exec_module(module)
-    if not hasattr(module, function):
-        raise ConfigError(f"{path} has no function {function!r}.")
-    cfg = getattr(module, function)()
-    if not isinstance(cfg, ConfigBase):
-        raise ConfigError(f"{path}:{function} returned {cfg!r}, expected a config.")
-    return cfg
+_NAMES = {
+    "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
+    "run_directory": "the directory of a run",
+}
 
 
 def _list(args: argparse.Namespace) -> int:
     if args.json:
-        print(json.dumps({name: text for name, (_, text) in RECIPES.items()}, indent=2))
+        print(json.dumps({name: entry.text for name, entry in RECIPES.items()}, indent=2))
     else:
         width = max(map(len, RECIPES))
-        print("\n".join(f"{name:{width}}  {text}" for name, (_, text) in RECIPES.items()))
+        print("\n".join(f"{name:{width}}  {entry.text}" for name, entry in RECIPES.items()))
     return 0
 
 
@@ -103,9 +103,7 @@ def _show(args: argparse.Namespace) -> int:
         return 0
     from dovetail.train import size_of
 
-    size = size_of(cfg)
-    found = {"parameters": size.parameters, "flops_per_token": size.flops_per_token}
-    print(json.dumps({"config": json.loads(to_json(cfg)), **found}, indent=2))
+    print(json.dumps({"config": json.loads(to_json(cfg)), **size_of(cfg)._asdict()}, indent=2))
     return 0
 
 
@@ -116,13 +114,34 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    cfg = resolve(args.recipe, args.overrides)
-    cfg.build().run()
+    resolve(args.recipe, args.overrides).build().run()
+    return 0
+
+
+def _eval(args: argparse.Namespace) -> int:
+    import jax
+
+    from dovetail.train import eval_step, evaluate, load_trained
+
+    cfg, files = resolve_run(args.run_directory, args.overrides, args.step)
+    if cfg.eval_input is None:
+        raise ConfigError("eval_input is None: this run has no data to evaluate on. Set one: eval_input...=")
+    data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)
+    trained = load_trained(cfg, files=files, step=args.step)
+    values = evaluate(jax.jit(eval_step(trained.model, dtype=None)), trained.params, data)
+    found = {"step": trained.step, **values}
+    if args.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("  ".join(f"{name} {value:,.4f}".removesuffix(".0000") for name, value in found.items()))
     return 0
 
 
 def _generate(args: argparse.Namespace) -> int:
-    cfg = resolve(args.directory, [*args.overrides, f"directory={args.directory}"])
-    trainer = cfg.build()
-    print(trainer.sample(trainer.averaged(trainer.restore()), args.prompt, args.seed))
+    from dovetail.train import load_trained
+
+    cfg, files = resolve_run(args.directory, args.overrides, args.step)
+    trained = load_trained(cfg, files=files, step=args.step)
+    text = trained.sample(args.prompt, seed=args.seed, max_new=cfg.sample_tokens, sampling=cfg.sampling)
+    print(json.dumps({"step": trained.step, "text": text}, ensure_ascii=False, indent=2) if args.json else text)
     return 0

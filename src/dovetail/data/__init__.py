@@ -4,6 +4,7 @@
 from ._array_record import ArrayRecord as ArrayRecord
 from ._batches import Batch as Batch
 from ._corpora import ShippedCorpus as ShippedCorpus
+from ._corpora import ShippedTokenizer as ShippedTokenizer
 from ._corpora import corpus_path as corpus_path
 from ._dataset import Dataset as Dataset
 from ._dataset import TextDataset as TextDataset

@@ -3,6 +3,7 @@
 
 import abc
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from dovetail.config import REQUIRED, Component, ConfigError
@@ -16,16 +17,20 @@ from ._tokenizer import ByteTokenizer, Tokenizer
 
 
 class Input(Component, abc.ABC):
-    """Global batches of tokens, of which each process makes its part. Iterate over it, or over `iterator(...)`."""
+    """Global batches of tokens, of which each process makes its part. Iterate over it, or over `iterator(...)`.
+
+    `tokenizer_files` are those of a tokenizer made before, as a checkpoint keeps them; see `Tokenizer`.
+    """
 
     class Config(Component.Config):
         batch_size: int = REQUIRED  # Rows of a global batch, over all processes.
         seq_len: int = REQUIRED
         tokenizer: Tokenizer.Config = ByteTokenizer.Config()
 
-    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+    def __init__(self, cfg: Config, *, tokenizer_files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"))
+        path = child_path(self, "tokenizer")
+        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=path, files=tokenizer_files)
 
     @property
     def vocab_size(self) -> int:

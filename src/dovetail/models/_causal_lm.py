@@ -4,6 +4,8 @@
 Shape letters: B batch, T time, D model dim, V vocabulary.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -22,6 +24,8 @@ from dovetail.nn import (
 )
 from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_token_loss
 
+from ._prediction import MultiTokenPrediction
+
 
 class CausalLM(Module):
     """Embeds tokens, runs a stack, and maps the result to logits.
@@ -34,11 +38,16 @@ class CausalLM(Module):
         vocab_size: int = REQUIRED
         dim: int = REQUIRED
         embedding: Embedding.Config = Embedding.Config()
+        embedding_scale: float = 1.0  # Times the embedding: dim ** 0.5 in Gemma.
         position: PositionEmbedding.Config | None = None  # Added to the embedding.
         dropout: Dropout.Config = Dropout.Config()  # Of the embedding.
         stack: Stack.Config = RepeatedBlock.Config()
         norm: Norm.Config = RMSNorm.Config()
         head: Linear.Config | None = DenseLinear.Config()  # None: the embedding makes the logits (tied).
+        logit_scale: float = 1.0  # Times the logits, as in Cohere and Granite.
+        logit_cap: float | None = None  # Logits become cap * tanh(logits / cap), as in Gemma 2.
+        predictions: tuple[MultiTokenPrediction.Config, ...] = ()  # In training: one for each token after the next.
+        prediction_weight: float = 0.3  # Of the mean loss of the predictions, in the loss.
         z_loss: float = 0.0
         loss_chunk: int = 2048  # Tokens whose logits are in memory at a time.
 
@@ -46,6 +55,8 @@ class CausalLM(Module):
         super().__init__(cfg, **kwargs)
         if cfg.loss_chunk < 1:
             raise ConfigError(f"{self!r}: loss_chunk is {cfg.loss_chunk}, expected at least 1.")
+        if cfg.logit_cap is not None and cfg.logit_cap <= 0:
+            raise ConfigError(f"{self!r}: logit_cap is {cfg.logit_cap}, expected more than 0, or none.")
         self.embedding = self.child("embedding", cfg.embedding.set(vocab_size=cfg.vocab_size, dim=cfg.dim))
         self.position = self.child("position", cfg.position.set(dim=cfg.dim)) if cfg.position else None
         self.dropout = self.child("dropout", cfg.dropout)
@@ -53,6 +64,9 @@ class CausalLM(Module):
         self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
         shapes = {"in_shape": (cfg.dim,), "in_axes": ("embed",), "out_shape": (cfg.vocab_size,), "out_axes": ("vocab",)}
         self.head = self.child("head", cfg.head.set(**shapes)) if cfg.head else None
+        self.predictions = [
+            self.child(f"predictions[{i}]", prediction.set(dim=cfg.dim)) for i, prediction in enumerate(cfg.predictions)
+        ]
         self.state_var("length")
 
     def forward(
@@ -65,7 +79,16 @@ class CausalLM(Module):
             segments: `[B, T]`, the document of each token where rows are packed, 0 for padding.
             lengths: `[B]`, with state: how many tokens of each row are real; the rest is padding at the end.
         """
-        return self._logits(self._hidden(ids, positions, segments, lengths))
+        return self._logits(self._hidden(ids, self._context(ids, positions, segments, lengths)))
+
+    def last_logits(
+        self, ids: Array, *, positions: Array | None = None, segments: Array | None = None, lengths: Array | None = None
+    ) -> Array:
+        """Returns the logits `[B, V]` after the last real token of each row, and makes no others; see `forward`."""
+        hidden = self._hidden(ids, self._context(ids, positions, segments, lengths))
+        if lengths is None:
+            return self._logits(hidden[:, -1])
+        return self._logits(jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)[:, 0])
 
     def loss(
         self,
@@ -76,11 +99,26 @@ class CausalLM(Module):
         positions: Array | None = None,
         segments: Array | None = None,
     ) -> TokenLoss:
-        """Returns the sums of loss, weight and hits over all tokens; logits are made a chunk of tokens at a time."""
-        hidden = self._hidden(ids, positions, segments, None)
-        flat = hidden.reshape(-1, hidden.shape[-1])
+        """Returns the sums of loss, weight and hits over all tokens; logits are made a chunk of tokens at a time.
+
+        The losses of `predictions`, if there are any, leave the call as auxiliary losses.
+        """
+        context = self._context(ids, positions, segments, None)
+        hidden = self._hidden(ids, context)
+        found = self._token_loss(hidden, targets, weights)
+        for i, prediction in enumerate(self.predictions):
+            ahead = i + 1
+            hidden = prediction(hidden, self._embedded(jnp.roll(ids, -ahead, axis=1)), **context)
+            counted = jnp.roll(weights, -ahead, axis=1) * _together(ids, segments, ahead).astype(weights.dtype)
+            sums = self._token_loss(hidden, jnp.roll(targets, -ahead, axis=1), counted)
+            # By the weight of all tokens, so that the batch may be split: the trainer multiplies by it again.
+            share = self.cfg.prediction_weight / len(self.predictions)
+            self.add_loss(f"predictions[{i}]", share * sums.loss / jnp.where(found.weight == 0, 1.0, found.weight))
+        return found
+
+    def _token_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:
         return chunked_token_loss(
-            flat,
+            hidden.reshape(-1, hidden.shape[-1]),
             self._logits,
             targets.reshape(-1),
             weights.reshape(-1),
@@ -89,18 +127,32 @@ class CausalLM(Module):
         )
 
     def _logits(self, hidden: Array) -> Array:
-        return self.embedding.attend(hidden) if self.head is None else self.head(hidden)
+        scale, cap = self.cfg.logit_scale, self.cfg.logit_cap
+        logits = self.embedding.attend(hidden) if self.head is None else self.head(hidden)
+        logits = logits if scale == 1.0 else logits * scale
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def _hidden(self, ids: Array, positions: Array | None, segments: Array | None, lengths: Array | None) -> Array:
-        index = self._index(ids, lengths)
-        positions = index if positions is None else positions
-        x = self.embedding(ids)
+    def _embedded(self, ids: Array) -> Array:
+        scale = self.cfg.embedding_scale
+        return self.embedding(ids) if scale == 1.0 else self.embedding(ids) * scale
+
+    def _hidden(self, ids: Array, context: dict[str, Any]) -> Array:
+        x = self._embedded(ids)
         if self.position is not None:
-            x = x + self.position(positions)
-        x = self.dropout(x)
+            x = x + self.position(context["positions"])
+        return self.norm(self.stack(self.dropout(x), **context))
+
+    def _context(
+        self, ids: Array, positions: Array | None, segments: Array | None, lengths: Array | None
+    ) -> dict[str, Any]:
+        """Returns what all mixers are told besides `x`."""
+        index = self._index(ids, lengths)
         mask = Causal() if segments is None else Causal() & SameSegment()
-        x = self.stack(x, tokens=Tokens(index, segments), positions=positions, mask=mask)
-        return self.norm(x)
+        return {
+            "tokens": Tokens(index, segments),
+            "positions": index if positions is None else positions,
+            "mask": mask,
+        }
 
     def _index(self, ids: Array, lengths: Array | None) -> Array:
         """Returns the place of each token, `[B or 1, T]`; with state, after those of the calls before."""
@@ -114,3 +166,9 @@ class CausalLM(Module):
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
         self.update("length", start + count)
         return jnp.where(step < count[:, None], start[:, None] + step, EMPTY)
+
+
+def _together(ids: Array, segments: Array | None, ahead: int) -> Array:
+    """Returns `[B or 1, T]`: whether the token so far ahead is in the row, and of the same document."""
+    inside = jnp.arange(ids.shape[1])[None] < ids.shape[1] - ahead
+    return inside if segments is None else inside & (jnp.roll(segments, -ahead, axis=1) == segments)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text generation: prompts in, continuations out, in one compiled program."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,11 +14,12 @@ from dovetail.module import Module, Params, State, call
 
 
 class Sampling(ConfigBase):
-    """How the next token is drawn from the logits."""
+    """How the next token is drawn from the logits. Where several limits are given, a token must pass each in turn."""
 
     temperature: float = 1.0  # 0: always the most likely token.
     top_k: int | None = None  # Only the k most likely tokens.
     top_p: float | None = None  # Only the most likely tokens that together reach this probability.
+    min_p: float | None = None  # Only tokens at least this likely, relative to the most likely one.
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
@@ -24,8 +27,10 @@ class Sampling(ConfigBase):
             raise ConfigError(f"temperature is {self.temperature}, expected 0 or more.")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k is {self.top_k}, expected at least 1, or none.")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}, expected 0 < top_p <= 1, or none.")
+        for name in ("top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"{name} is {value}, expected 0 < {name} <= 1, or none.")
 
 
 def sample(logits: Array, key: Array, sampling: Sampling) -> Array:
@@ -39,16 +44,20 @@ def sample(logits: Array, key: Array, sampling: Sampling) -> Array:
         logits = jnp.where(logits < kth, -jnp.inf, logits)
     if sampling.top_p is not None and sampling.top_p < 1:
         descending = jnp.sort(logits, axis=-1, descending=True)
-        before = jnp.cumsum(jax.nn.softmax(descending, axis=-1), axis=-1) - jax.nn.softmax(descending, axis=-1)
+        share = jax.nn.softmax(descending, axis=-1)
+        before = jnp.cumsum(share, axis=-1) - share
         # The least likely token that is still needed; the most likely one always is.
         least = jnp.min(jnp.where(before < sampling.top_p, descending, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if sampling.min_p is not None:
+        least = jnp.max(logits, axis=-1, keepdims=True) + math.log(sampling.min_p)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
 class _Loop(NamedTuple):
-    step: Array
-    last: Array  # [B]: the token drawn last.
+    step: Array  # How many tokens each row has, those after its end included.
+    last: Array  # [B]: the token drawn last, or the one that ended the row.
     done: Array  # [B]: whether the row has ended.
     tokens: Array  # [B, max_new]
     state: State
@@ -63,37 +72,43 @@ def generate(
     key: Array,
     max_new: int,
     sampling: Sampling | None = None,
-    stop: int | None = None,
+    stop: Sequence[int] = (),
 ) -> Array:
-    """Returns `[B, max_new]` new tokens for each prompt; after a stop token a row is filled with it.
+    """Returns `[B, max_new]` new tokens for each prompt. A row ends with a stop token, and is filled with that token.
 
     Args:
+        model: has a method `last_logits`, as `CausalLM` does.
         prompts: `[B, T]`, padded at the end.
         lengths: `[B]`, the real length of each prompt, at least 1.
+        stop: tokens that end a row.
     """
     sampling = sampling or Sampling()
     sampling.check()
-    batch, time = prompts.shape
-    logits, collected = call(model, params, prompts, lengths=lengths, state={}, capacity=time + max_new)
-    final = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    first = sample(final, jax.random.fold_in(key, 0), sampling)
-    filler = 0 if stop is None else stop
+    if max_new < 1:
+        raise ConfigError(f"max_new is {max_new}, expected at least 1.")
+    capacity = prompts.shape[1] + max_new - 1  # The last token is drawn, not read.
+    logits, collected = call(model, params, prompts, lengths=lengths, method="last_logits", state={}, capacity=capacity)
+
+    def ended(token: Array) -> Array:
+        return jnp.isin(token, jnp.asarray(stop, jnp.int32))
 
     def body(loop: _Loop) -> _Loop:
-        tokens = jax.lax.dynamic_update_slice_in_dim(loop.tokens, loop.last[:, None], loop.step, axis=1)
-        logits, collected = call(model, params, loop.last[:, None], state=loop.state)
-        drawn = sample(logits[:, 0], jax.random.fold_in(key, loop.step + 1), sampling)
-        done = loop.done if stop is None else loop.done | (loop.last == stop)
-        return _Loop(loop.step + 1, jnp.where(done, filler, drawn), done, tokens, collected.state or {})
+        logits, collected = call(model, params, loop.last[:, None], method="last_logits", state=loop.state)
+        drawn = sample(logits, jax.random.fold_in(key, loop.step), sampling)
+        drawn = jnp.where(loop.done, loop.last, drawn)
+        tokens = jax.lax.dynamic_update_slice_in_dim(loop.tokens, drawn[:, None], loop.step, axis=1)
+        return _Loop(loop.step + 1, drawn, loop.done | ended(drawn), tokens, collected.state or {})
 
     def going(loop: _Loop) -> Array:
         return (loop.step < max_new) & ~jnp.all(loop.done)
 
+    first = sample(logits, jax.random.fold_in(key, 0), sampling)
     start = _Loop(
-        step=jnp.zeros((), jnp.int32),
+        step=jnp.ones((), jnp.int32),
         last=first,
-        done=jnp.zeros((batch,), bool),
-        tokens=jnp.full((batch, max_new), filler, jnp.int32),
+        done=ended(first),
+        tokens=jnp.broadcast_to(first[:, None], (prompts.shape[0], max_new)),
         state=collected.state or {},
     )
-    return jax.lax.while_loop(going, body, start).tokens
+    end = jax.lax.while_loop(going, body, start)
+    return jnp.where(jnp.arange(max_new) < end.step, end.tokens, end.last[:, None])

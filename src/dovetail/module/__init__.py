@@ -10,8 +10,10 @@ from ._context import per_layer as per_layer
 from ._module import Module as Module
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
+from ._param import Rule as Rule
 from ._param import constant as constant
 from ._param import normal as normal
+from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
 from ._remat import Remat as Remat
 from ._structure import Repeat as Repeat

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
 from ._context import ModuleError, Scope, call_child, current, join, own_scope, random_key
-from ._param import Init, ParamSpec, variance_scaling
+from ._param import Init, ParamSpec, Rule, variance_scaling
 from ._remat import Remat
 from ._tree import describe
 
@@ -87,6 +87,8 @@ class Module(Component):
         dtype: DTypeLike = jnp.float32,
         in_dims: tuple[int, ...] | None = None,
         out_dims: tuple[int, ...] | None = None,
+        rule: Rule | None = None,
+        cast: bool = True,
     ) -> None:
         """Declares a parameter, which methods read as `self.<name>`.
 
@@ -94,6 +96,8 @@ class Module(Component):
             axes: a logical name (or None) for each dimension, from which the sharding follows.
             init: how it is filled; by default normal with variance 1 / fan_in, for two dimensions or more.
             in_dims, out_dims: dimensions summed over, and produced, counted from the end; by default -2 and -1.
+            rule: changes the parameter in each step, from its value and gradient, in place of optimizer and decay.
+            cast: to the compute dtype, when it is read.
         """
         self._declare(name, "parameter")
         where = join(self.path, name)
@@ -111,6 +115,8 @@ class Module(Component):
             dtype=dtype,
             in_dims=fans[0] if in_dims is None else in_dims,
             out_dims=fans[1] if out_dims is None else out_dims,
+            rule=rule,
+            cast=cast,
         )
 
     def state_var(self, name: str) -> None:
@@ -239,7 +245,7 @@ class Module(Component):
             )
         if len(value.shape) != len(spec.shape):
             raise ModuleError(f"{where}: the array has shape {value.shape}, the module declares {spec.shape}.")
-        dtype = scope.frame.dtype
+        dtype = scope.frame.dtype if spec.cast else None
         return value.astype(dtype) if dtype is not None and jnp.issubdtype(value.dtype, jnp.floating) else value
 
     def _read_state(self, name: str, scope: Scope) -> Any:

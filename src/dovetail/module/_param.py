@@ -33,6 +33,8 @@ class ParamSpec:
     in_dims: tuple[int, ...] = ()
     out_dims: tuple[int, ...] = ()
     stack: int = 0
+    rule: "Rule | None" = None  # How a step changes it; None: as the optimizer decides.
+    cast: bool = True  # To the compute dtype, when it is read.
 
     @property
     def size(self) -> int:
@@ -68,8 +70,26 @@ class ParamSpec:
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.shape[0]))
         return jax.vmap(one.make)(keys)
 
+    def changed(self, value: Array, gradient: Array) -> Array:
+        """Returns what its rule makes of a value; each layer of a stack on its own."""
+        rule = self.rule
+        assert rule is not None, "only the optimizer changes this parameter"
+        for _ in range(self.stack):
+            rule = jax.vmap(rule)
+        return rule(value, gradient)
+
 
 Init = Callable[[Array, ParamSpec], Array]
+Rule = Callable[[Array, Array], Array]  # From the value and its gradient to the next value.
+
+
+def pseudo_loss(param: Array, gradient: Array) -> Array:
+    """Returns a loss of 0 whose gradient with respect to `param` is `gradient`.
+
+    Added to the loss, it brings a statistic to the rule of a parameter, by the way that gradients take: out of loops
+    and remat, averaged over microbatches, summed over devices.
+    """
+    return jnp.sum((param - jax.lax.stop_gradient(param)) * jax.lax.stop_gradient(gradient))
 
 
 def fold_path(key: Array, path: str) -> Array:

@@ -4,7 +4,6 @@
 # `_path` of a child is private to this package, not to its file; JAX's own annotations are incomplete.
 
 import dataclasses
-import operator
 from collections import abc
 from typing import Any, Literal
 
@@ -54,38 +53,54 @@ class Repeat(Module):
         self.layer = self.child("layer", cfg.layer, stack=cfg.num_repeats)
 
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return repeat(self, self.layer, self.cfg.num_repeats, self.cfg.loop, x, *args, **kwargs)
+        return repeat(self, [self.layer], self.cfg.num_repeats, self.cfg.loop, x, *args, **kwargs)
 
 
 def repeat(
-    module: Module, layer: Module, count: int, loop: Literal["scan", "unroll"], x: Any, *args: Any, **kwargs: Any
+    module: Module,
+    layers: abc.Sequence[Module],
+    count: int,
+    loop: Literal["scan", "unroll"],
+    x: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Runs `count` copies of `layer`, which `module` declared as a child called "layer" with `stack=count`.
+    """Runs `layers` in turn, `count` times over; `module` declared each as a child with `stack=count`.
 
     Every layer gets the other arguments as they are; `x` must keep its shape and dtype.
     """
     scope = own_scope(module, "the loop")
-    one = _one_layer(scope, layer, args, kwargs)
-    prefix = join(module.path, "layer.")
-    state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefix)}
-    each = (None if scope.frame.rng is None else jnp.arange(count), scope.params["layer"], state)
+    names = [layer._name for layer in layers]
+    one = _one_round(scope, layers, args, kwargs)
+    prefixes = tuple(join(module.path, f"{name}.") for name in names)
+    state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefixes)}
+    params = {name: scope.params[name] for name in names}
+    each = (None if scope.frame.rng is None else jnp.arange(count), params, state)
     if loop == "scan":
         x, collected = jax.lax.scan(one, x, each, length=count)
     else:
         results: list[Collected] = []
-        for i in range(count):
-            x, result = one(x, jax.tree.map(operator.itemgetter(i), each))
+        for item in _apart(each, count):
+            x, result = one(x, item)
             results.append(result)
         collected = jax.tree.map(_stack, *results)
-    scope.frame.take(_stacked(collected, join(scope.path, "layer")))
+    for name in names:
+        collected = _stacked(collected, join(scope.path, name))
+    scope.frame.take(collected)
     return x
+
+
+def _apart(stacked: Any, count: int) -> list[Any]:
+    """Takes stacked arrays apart. The gradient of a split is one concatenation, that of slices a sum of padded ones."""
+    parts = jax.tree.map(lambda leaf: jax.lax.split(leaf, (1,) * count), stacked)
+    return [jax.tree.map(lambda _, part, i=i: part[i][0], stacked, parts) for i in range(count)]
 
 
 def _stack(*leaves: Array) -> Array:
     return jnp.stack(leaves)
 
 
-def _one_layer(scope: Scope, layer: Module, args: Any, kwargs: Any) -> Any:
+def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: Any) -> Any:
     outer = scope.frame
 
     def one(x: Any, each: Any) -> tuple[Any, Collected]:
@@ -96,8 +111,10 @@ def _one_layer(scope: Scope, layer: Module, args: Any, kwargs: Any) -> Any:
             state=None if outer.state is None else dict(state),
             in_scan=True,
         )
-        inner = Scope(frame, layer, params, join(scope.path, "layer"))
-        return run(inner, unscoped(layer, "forward"), (x, *args), kwargs), frame.collected()
+        for layer in layers:
+            inner = Scope(frame, layer, params[layer._name], join(scope.path, layer._name))
+            x = run(inner, unscoped(layer, "forward"), (x, *args), kwargs)
+        return x, frame.collected()
 
     return one
 
@@ -106,6 +123,9 @@ def _stacked(collected: Collected, path: str) -> Collected:
     """Marks what the layers reported as stacked: `path.x` becomes `path[:].x`."""
 
     def marked(values: dict[str, Any]) -> dict[str, Any]:
-        return {f"{path}[:]{name.removeprefix(path)}": value for name, value in values.items()}
+        return {
+            f"{path}[:]{name.removeprefix(path)}" if name.startswith(f"{path}.") else name: value
+            for name, value in values.items()
+        }
 
     return dataclasses.replace(collected, summaries=marked(collected.summaries), losses=marked(collected.losses))

@@ -69,7 +69,8 @@ def _rows(module: "Module", tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         spec = tree.get(name)
         if isinstance(spec, ParamSpec):
             axes = ", ".join(axis or "-" for axis in spec.axes)
-            yield path, kind, name, str(spec.shape), axes, f"{spec.size:,}", f"{spec.nbytes:,}"
+            shown = f"{name} (own rule)" if spec.rule else name
+            yield path, kind, shown, str(spec.shape), axes, f"{spec.size:,}", f"{spec.nbytes:,}"
         else:
             yield path, kind, "", "", "", "", ""
         path = kind = ""

@@ -5,18 +5,20 @@ Shape letters: B batch, T time, S cache, D model dim, H query heads, G key heads
 """
 
 import abc
-import dataclasses
+from typing import Literal
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
-from dovetail.module import Module, ModuleError
-from dovetail.ops import EMPTY, AttentionKernel, BlockwiseAttention, Mask, SlidingWindow, Tokens, Written
+from dovetail.module import Module, constant
+from dovetail.ops import AttentionKernel, BlockwiseAttention, Mask, SlidingWindow, Tokens, Written
 
+from ._cache import Cache, DenseCache
+from ._heads import check_positive, from_heads, head_shapes, to_heads
 from ._linear import DenseLinear, Linear
 from ._norm import Norm
+from ._position_bias import PositionBias
 from ._rotary import RoPE, Rotary
 
 
@@ -50,91 +52,77 @@ class Attention(Mixer):
         head_dim: int | None = None  # None: dim / num_heads.
         window: int | None = None  # Positions that a query sees, itself included; None: all.
         scale: float | None = None  # Of the scores; None: head_dim ** -0.5.
+        soft_cap: float | None = None  # Scores become soft_cap * tanh(score / soft_cap); None: they stay.
+        sinks: bool = False  # A learned score for each head that joins the softmax but has no value.
         query: Linear.Config = DenseLinear.Config()
         key: Linear.Config = DenseLinear.Config()
         value: Linear.Config = DenseLinear.Config()
+        gate: Linear.Config | None = None  # Its sigmoid multiplies what comes out of the heads.
         out: Linear.Config = DenseLinear.Config()
-        query_norm: Norm.Config | None = None  # QK-norm: over head_dim, before positions are applied.
+        query_norm: Norm.Config | None = None  # QK-norm, before positions are applied.
         key_norm: Norm.Config | None = None
+        norm_over: Literal["head", "all_heads"] = "head"  # What a QK-norm takes as one vector.
         rotary: Rotary.Config = RoPE.Config()
+        position_bias: PositionBias.Config | None = None  # Added to the scores.
         kernel: AttentionKernel.Config = BlockwiseAttention.Config()
+        cache: Cache.Config = DenseCache.Config()
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        for name in ("num_heads", "num_kv_heads", "head_dim", "window"):
-            if getattr(cfg, name) is not None and getattr(cfg, name) < 1:
-                raise ConfigError(f"{self!r}: {name} is {getattr(cfg, name)}, expected at least 1.")
-        heads, kv_heads, width = (
-            cfg.num_heads,
-            cfg.num_kv_heads or cfg.num_heads,
-            cfg.head_dim or cfg.dim // cfg.num_heads,
-        )
-        if heads % kv_heads:
-            raise ConfigError(f"{self!r}: num_kv_heads ({kv_heads}) must divide num_heads ({heads}).")
-        if cfg.head_dim is None and cfg.dim % heads:
-            raise ConfigError(f"{self!r}: num_heads ({heads}) must divide dim ({cfg.dim}), or set head_dim.")
-        self._head_dim = width
+        heads, kv_heads, width = head_shapes(self, cfg)
+        check_positive(self, cfg, "window")
+        if cfg.soft_cap is not None and cfg.soft_cap <= 0:
+            raise ConfigError(f"{self!r}: soft_cap is {cfg.soft_cap}, expected a number above 0, or None.")
+        self._scale = width**-0.5 if cfg.scale is None else cfg.scale
+        self.query = self.child("query", to_heads(cfg.query, cfg.dim, heads, width))
+        self.key = self.child("key", to_heads(cfg.key, cfg.dim, kv_heads, width, axis="kv_heads"))
+        self.value = self.child("value", to_heads(cfg.value, cfg.dim, kv_heads, width, axis="kv_heads"))
+        self.gate = self.child("gate", to_heads(cfg.gate, cfg.dim, heads, width)) if cfg.gate else None
+        self.out = self.child("out", from_heads(cfg.out, heads, width, cfg.dim))
 
-        def projected(to: Linear.Config, num_heads: int, axis: str) -> Linear.Config:
-            return to.set(
-                in_shape=(cfg.dim,), in_axes=("embed",), out_shape=(num_heads, width), out_axes=(axis, "head_dim")
-            )
+        def norm(name: str, norm: Norm.Config | None, num_heads: int, axis: str) -> Norm | None:
+            shape = {"dim": width, "axis": "head_dim"}
+            shape = shape if cfg.norm_over == "head" else {"dim": num_heads * width, "axis": axis}
+            return self.child(name, norm.set(**shape)) if norm else None
 
-        self.query = self.child("query", projected(cfg.query, heads, "heads"))
-        self.key = self.child("key", projected(cfg.key, kv_heads, "kv_heads"))
-        self.value = self.child("value", projected(cfg.value, kv_heads, "kv_heads"))
-        back = cfg.out.set(
-            in_shape=(heads, width), in_axes=("heads", "head_dim"), out_shape=(cfg.dim,), out_axes=("embed",)
-        )
-        self.out = self.child("out", back)
-        norm = {"dim": width, "axis": "head_dim"}
-        self.query_norm = self.child("query_norm", cfg.query_norm.set(**norm)) if cfg.query_norm else None
-        self.key_norm = self.child("key_norm", cfg.key_norm.set(**norm)) if cfg.key_norm else None
+        self.query_norm = norm("query_norm", cfg.query_norm, heads, "heads")
+        self.key_norm = norm("key_norm", cfg.key_norm, kv_heads, "kv_heads")
         self.rotary = self.child("rotary", cfg.rotary.set(head_dim=width))
+        bias = cfg.position_bias
+        self.position_bias = self.child("position_bias", bias.set(num_heads=heads)) if bias else None
+        if cfg.sinks:
+            self.param("sink", (heads,), axes=("heads",), init=constant(0.0))
         self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
-        self.state_var("cache")
+        self.cache = self.child("cache", cfg.cache)
 
     def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        q, k, v = self.query(x), self.key(x), self.value(x)
-        if self.query_norm is not None:
-            q = self.query_norm(q)
-        if self.key_norm is not None:
-            k = self.key_norm(k)
+        q, k, v = self._normed(self.query(x), self.query_norm), self._normed(self.key(x), self.key_norm), self.value(x)
         q, k = self.rotary(q, positions), self.rotary(k, positions)
         q, k, v = self.tag("qkv", (q, k, v))
         if self.cfg.window is not None:
             mask = mask & SlidingWindow(self.cfg.window)
         k_tokens = tokens
         if self.stateful:
-            k, v, k_tokens = self._cached(k, v, tokens)
+            kept = self.cache({"k": k, "v": v}, tokens)
+            q, k, v, k_tokens = kept.mark(q), kept.values["k"], kept.values["v"], kept.tokens
             mask = mask & Written()
-        scale = self._head_dim**-0.5 if self.cfg.scale is None else self.cfg.scale
         attended = self._kernel(
-            q, k, v, mask=mask, q_tokens=tokens, k_tokens=k_tokens, scale=scale, aligned=not self.stateful
+            q,
+            k,
+            v,
+            mask=mask,
+            q_tokens=tokens,
+            k_tokens=k_tokens,
+            scale=self._scale,
+            aligned=not self.stateful,
+            soft_cap=self.cfg.soft_cap,
+            bias=None if self.position_bias is None else self.position_bias(),
+            sinks=self.sink if self.cfg.sinks else None,
         )
-        return self.out(self.tag("attended", attended))
+        attended = self.tag("attended", attended)
+        return self.out(attended if self.gate is None else attended * jax.nn.sigmoid(self.gate(x)))
 
-    def _cached(self, k: Array, v: Array, tokens: Tokens) -> tuple[Array, Array, Tokens]:
-        """Writes keys, values and tokens to their places in the cache, and returns all of it."""
-        shape = k.shape[:2]
-        index = jnp.broadcast_to(tokens.index, shape)
-        segment = jnp.ones(shape, jnp.int32) if tokens.segment is None else jnp.broadcast_to(tokens.segment, shape)
-        prefix = jnp.zeros(shape, bool) if tokens.prefix is None else jnp.broadcast_to(tokens.prefix, shape)
-        news = {"k": k, "v": v, "index": index, "segment": segment, "prefix": prefix}
-        if self.has_state("cache"):
-            cache = self.cache
-        else:
-            if shape[1] > self.capacity:
-                raise ModuleError(f"{self!r}: {shape[1]} tokens do not fit into a capacity of {self.capacity}.")
-            cache = {
-                name: jnp.zeros((shape[0], self.capacity, *new.shape[2:]), new.dtype) for name, new in news.items()
-            }
-            cache["index"] = jnp.full_like(cache["index"], EMPTY)
-        write = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))
-        cache = {name: write(cache[name], new, index) for name, new in news.items()}
-        self.update("cache", cache)
-        # A token beyond the capacity would be lost: nan says so, as nothing else can in a compiled program.
-        lost = jnp.any((index >= cache["index"].shape[1]) & (index != EMPTY), axis=1)[:, None, None, None]
-        known = Tokens(cache["index"], cache["segment"], cache["prefix"])
-        known = dataclasses.replace(known, segment=None) if tokens.segment is None else known
-        return cache["k"], jnp.where(lost, jnp.nan, cache["v"]).astype(v.dtype), known
+    def _normed(self, x: Array, norm: Norm | None) -> Array:
+        if norm is None:
+            return x
+        return norm(x) if self.cfg.norm_over == "head" else norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape)

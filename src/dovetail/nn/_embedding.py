@@ -6,8 +6,9 @@ import abc
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import REQUIRED, FunctionConfig, config_for
-from dovetail.module import Init, Module, normal
+from dovetail.config import REQUIRED, ConfigError, FunctionConfig, config_for
+from dovetail.module import Init, Module, ModuleError, normal
+from dovetail.ops import rotary_frequencies
 
 
 def _rows(table: Array, index: Array) -> Array:
@@ -62,4 +63,29 @@ class LearnedPosition(PositionEmbedding):
         self.param("table", shape, axes=(None, "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, positions: Array) -> Array:
+        count, length = positions.shape[-1], self.cfg.max_length
+        if self.stateful and count > length:  # In training, a row may hold many short documents.
+            raise ModuleError(f"{self!r}: {count} tokens, but max_length is {length}. Use a shorter prompt.")
         return _rows(self.table, positions)
+
+
+class SinusoidalPosition(PositionEmbedding):
+    """Sines and cosines of the position, at frequencies that fall from one to `1 / theta`.
+
+    Reference: Vaswani et al., Attention Is All You Need, 2017 (arXiv:1706.03762).
+    """
+
+    class Config(PositionEmbedding.Config):
+        theta: float = 10_000.0
+        interleaved: bool = True  # Sine and cosine in turn, as in the paper; or first all sines, then all cosines.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.dim % 2:
+            raise ConfigError(f"{self!r}: dim is {cfg.dim}, expected an even number.")
+
+    def forward(self, positions: Array) -> Array:
+        frequencies = jnp.asarray(rotary_frequencies(self.cfg.dim, self.cfg.theta), jnp.float32)
+        angles = positions[..., None].astype(jnp.float32) * frequencies
+        waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1 if self.cfg.interleaved else -2)
+        return waves.reshape(*positions.shape, self.cfg.dim).astype(self.compute_dtype or jnp.float32)

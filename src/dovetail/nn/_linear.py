@@ -2,12 +2,12 @@
 """Linear maps, from some of the last dimensions of an array to others."""
 
 import abc
+import math
 
-import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, FunctionConfig, config_for
-from dovetail.module import Init, Module, constant, variance_scaling
+from dovetail.module import Init, Module, ModuleError, constant, variance_scaling
 
 
 class Linear(Module, abc.ABC):
@@ -22,6 +22,10 @@ class Linear(Module, abc.ABC):
     @abc.abstractmethod
     def forward(self, x: Array) -> Array:
         """Maps `[*B, *in_shape]` to `[*B, *out_shape]`."""
+
+    @abc.abstractmethod
+    def matrix(self) -> Array:
+        """Returns the map as an array `[*in_shape, *out_shape]`, for who multiplies in another order."""
 
 
 class DenseLinear(Linear):
@@ -46,5 +50,14 @@ class DenseLinear(Linear):
             self.param("bias", cfg.out_shape, axes=cfg.out_axes, init=constant(0.0), in_dims=(), out_dims=())
 
     def forward(self, x: Array) -> Array:
-        y = jnp.tensordot(x, self.weight, axes=len(self.cfg.in_shape))
+        cfg = self.cfg
+        # As a product of two matrices: gradients with more dimensions would be transposed once more.
+        flat = self.weight.reshape(math.prod(cfg.in_shape), -1)
+        batch = x.shape[: x.ndim - len(cfg.in_shape)]
+        y = (x.reshape(*batch, -1) @ flat).reshape(*batch, *cfg.out_shape)
         return y + self.bias if self.cfg.bias else y
+
+    def matrix(self) -> Array:
+        if self.cfg.bias:
+            raise ModuleError(f"{self!r} is asked for its matrix, but it also adds a bias. Set bias=False.")
+        return self.weight

@@ -23,31 +23,38 @@ class Norm(Module, abc.ABC):
 
 
 class RMSNorm(Norm):
-    """Root-mean-square normalisation with a learned scale."""
+    """Root-mean-square normalisation with, by choice, a learned scale."""
 
     class Config(Norm.Config):
         eps: float = 1e-6
+        scale: bool = True
+        offset: float = 0.0  # What the scale is counted from: 1 in Gemma, whose scale starts at 0.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(1.0))
+        if cfg.scale:
+            self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(1.0 - cfg.offset))
 
     def forward(self, x: Array) -> Array:
-        return rms_norm(x, self.scale, eps=self.cfg.eps)
+        cfg = self.cfg
+        return rms_norm(x, self.scale if cfg.scale else None, eps=cfg.eps, offset=cfg.offset)
 
 
 class LayerNorm(Norm):
-    """Layer normalisation with a learned scale and, by choice, bias."""
+    """Layer normalisation with, by choice, a learned scale and bias."""
 
     class Config(Norm.Config):
         eps: float = 1e-5
+        scale: bool = True
         bias: bool = True
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(1.0))
+        if cfg.scale:
+            self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(1.0))
         if cfg.bias:
             self.param("bias", (cfg.dim,), axes=(cfg.axis,), init=constant(0.0))
 
     def forward(self, x: Array) -> Array:
-        return layer_norm(x, self.scale, self.bias if self.cfg.bias else None, eps=self.cfg.eps)
+        cfg = self.cfg
+        return layer_norm(x, self.scale if cfg.scale else None, self.bias if cfg.bias else None, eps=cfg.eps)

@@ -3,11 +3,21 @@
 
 import abc
 
+import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
-from dovetail.config import REQUIRED, ConfigError
+from dovetail.config import REQUIRED, ConfigError, fields_of
 from dovetail.module import Module
-from dovetail.ops import rotary_frequencies, rotate
+from dovetail.ops import (
+    EMPTY,
+    llama3_frequencies,
+    ntk_frequencies,
+    rotary_frequencies,
+    rotate,
+    yarn_frequencies,
+    yarn_magnitude,
+)
 
 
 class Rotary(Module, abc.ABC):
@@ -21,23 +31,146 @@ class Rotary(Module, abc.ABC):
         """Maps `[B, T, H, head_dim]` and positions `[B or 1, T]` to the shape and dtype of `x`."""
 
 
-class RoPE(Rotary):
-    """Rotary position embedding."""
-
-    class Config(Rotary.Config):
-        theta: float = 10_000.0
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        if cfg.head_dim % 2:
-            raise ConfigError(f"{self!r}: head_dim is {cfg.head_dim}, expected an even number.")
-
-    def forward(self, x: Array, positions: Array) -> Array:
-        return rotate(x, positions, rotary_frequencies(self.cfg.head_dim, self.cfg.theta))
-
-
 class NoRotary(Rotary):
     """Leaves queries and keys as they are."""
 
     def forward(self, x: Array, positions: Array) -> Array:
         return x
+
+
+class _FrequencyRotary(Rotary, abc.ABC):
+    """What all rotary position embeddings share; they differ in their frequencies."""
+
+    class Config(Rotary.Config):
+        theta: float = 10_000.0
+        interleaved: bool = False  # Pairs are neighbours, not halves of the head: as in DeepSeek checkpoints.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.head_dim % 2:
+            raise ConfigError(f"{self!r}: head_dim is {cfg.head_dim}, expected an even number.")
+        for name in {"theta", "factor", "original_length"} & set(fields_of(cfg)):
+            if getattr(cfg, name) <= 0:
+                raise ConfigError(f"{self!r}: {name} is {getattr(cfg, name)}, expected a number above 0.")
+
+    def forward(self, x: Array, positions: Array) -> Array:
+        frequencies, magnitude = self._frequencies(positions)
+        return rotate(x, positions, frequencies, magnitude=magnitude, interleaved=self.cfg.interleaved)
+
+    @abc.abstractmethod
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        """Returns what `rotate` takes: frequencies, and a factor of the result."""
+
+
+class RoPE(_FrequencyRotary):
+    """Rotary position embedding."""
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        return rotary_frequencies(self.cfg.head_dim, self.cfg.theta), 1.0
+
+
+class LinearRoPE(_FrequencyRotary):
+    """All frequencies divided by `factor`: positions come as close as in sequences that much shorter.
+
+    Reference: Chen et al., Extending Context Window of Large Language Models via Positional Interpolation, 2023
+    (arXiv:2306.15595).
+    """
+
+    class Config(_FrequencyRotary.Config):
+        factor: float = REQUIRED
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        return rotary_frequencies(self.cfg.head_dim, self.cfg.theta) / self.cfg.factor, 1.0
+
+
+class DynamicRoPE(_FrequencyRotary):
+    """Frequencies that fall as a row grows beyond `original_length`, the lowest ones most.
+
+    Up to there it is `RoPE`. Beyond, they follow the largest position of the row in this call, so what a cache holds
+    was turned by earlier frequencies, and packed documents share those of the longest.
+    """
+
+    class Config(_FrequencyRotary.Config):
+        factor: float = REQUIRED
+        original_length: int = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.head_dim < 4:
+            raise ConfigError(f"{self!r}: head_dim is {cfg.head_dim}, expected at least 4.")
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        cfg = self.cfg
+        length = 1 + jnp.max(jnp.where(positions == EMPTY, 0, positions), axis=1)
+        excess = jnp.maximum(length / cfg.original_length - 1, 0).astype(jnp.float32)
+        return ntk_frequencies(cfg.head_dim, cfg.theta, (1 + cfg.factor * excess)[:, None, None, None]), 1.0
+
+
+class Llama3RoPE(_FrequencyRotary):
+    """Low frequencies divided by `factor`, high ones as they are."""
+
+    class Config(_FrequencyRotary.Config):
+        factor: float = 8.0
+        original_length: int = 8192  # Of the sequences before.
+        low: float = 1.0  # Turns within original_length, below which a frequency is low, ...
+        high: float = 4.0  # ... and above which it is high.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.low >= cfg.high:
+            raise ConfigError(f"{self!r}: low ({cfg.low}) must be less than high ({cfg.high}).")
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        cfg = self.cfg
+        numbers = {"factor": cfg.factor, "low": cfg.low, "high": cfg.high, "original_length": cfg.original_length}
+        return llama3_frequencies(cfg.head_dim, cfg.theta, **numbers), 1.0
+
+
+class YaRN(_FrequencyRotary):
+    """Low frequencies divided by `factor`, high ones as they are, and larger queries and keys."""
+
+    class Config(_FrequencyRotary.Config):
+        factor: float = REQUIRED
+        original_length: int = REQUIRED  # Of the sequences before.
+        slow: float = 1.0  # Turns within original_length, below which a frequency is low (beta_slow), ...
+        fast: float = 32.0  # ... and above which it is high (beta_fast).
+        truncate: bool = True  # The ramp between them starts and ends at whole numbers.
+        mscale: float = 1.0  # Queries and keys are multiplied by `yarn_magnitude(factor, mscale)`, ...
+        mscale_all_dim: float = 0.0  # ... divided by that of this number.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.slow >= cfg.fast:
+            raise ConfigError(f"{self!r}: slow ({cfg.slow}) must be less than fast ({cfg.fast}).")
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        cfg = self.cfg
+        frequencies = yarn_frequencies(
+            cfg.head_dim,
+            cfg.theta,
+            factor=cfg.factor,
+            slow=cfg.slow,
+            fast=cfg.fast,
+            original_length=cfg.original_length,
+            truncate=cfg.truncate,
+        )
+        return frequencies, yarn_magnitude(cfg.factor, cfg.mscale) / yarn_magnitude(cfg.factor, cfg.mscale_all_dim)
+
+
+class PartialRotary(Rotary):
+    """Turns the first dimensions of each head and leaves the others."""
+
+    class Config(Rotary.Config):
+        fraction: float = 0.5  # Of head_dim.
+        inner: Rotary.Config = RoPE.Config()
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if not 0 < cfg.fraction <= 1:
+            raise ConfigError(f"{self!r}: fraction is {cfg.fraction}, expected more than 0 and at most 1.")
+        self._turned = int(cfg.head_dim * cfg.fraction)
+        self.inner = self.child("inner", cfg.inner.set(head_dim=self._turned))
+
+    def forward(self, x: Array, positions: Array) -> Array:
+        turned = self.inner(x[..., : self._turned], positions)
+        return jnp.concatenate([turned, x[..., self._turned :]], axis=-1)

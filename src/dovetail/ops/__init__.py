@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure maths: arrays in, arrays out."""
 
+from ._activations import squared_relu as squared_relu
 from ._attention import AttentionKernel as AttentionKernel
-from ._attention import BlockwiseAttention as BlockwiseAttention
 from ._attention import ReferenceAttention as ReferenceAttention
+from ._blockwise import BlockwiseAttention as BlockwiseAttention
+from ._convolution import causal_convolution as causal_convolution
+from ._convolution import convolution_tail as convolution_tail
 from ._cross_entropy import TokenLoss as TokenLoss
 from ._cross_entropy import chunked_token_loss as chunked_token_loss
 from ._cross_entropy import token_loss as token_loss
+from ._delta_rule import gated_delta_rule as gated_delta_rule
+from ._gated import Gated as Gated
+from ._gated import clamped_swiglu as clamped_swiglu
+from ._gated import gated as gated
+from ._grouped import BlockedGroupedMatmul as BlockedGroupedMatmul
+from ._grouped import GroupedMatmul as GroupedMatmul
+from ._grouped import RaggedDot as RaggedDot
+from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
+from ._grouped import row_groups as row_groups
 from ._masks import EMPTY as EMPTY
 from ._masks import And as And
 from ._masks import Causal as Causal
@@ -18,7 +30,17 @@ from ._masks import SameSegment as SameSegment
 from ._masks import SlidingWindow as SlidingWindow
 from ._masks import Tokens as Tokens
 from ._masks import Written as Written
+from ._move import move as move
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
+from ._query_blocks import QueryBlockAttention as QueryBlockAttention
+from ._rope import llama3_frequencies as llama3_frequencies
+from ._rope import ntk_frequencies as ntk_frequencies
 from ._rope import rotary_frequencies as rotary_frequencies
 from ._rope import rotate as rotate
+from ._rope import yarn_frequencies as yarn_frequencies
+from ._rope import yarn_magnitude as yarn_magnitude
+from ._score_bias import LinearBias as LinearBias
+from ._score_bias import ScoreBias as ScoreBias
+from ._score_bias import alibi_slopes as alibi_slopes
+from ._state_space import state_space as state_space

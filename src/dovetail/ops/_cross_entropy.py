@@ -33,10 +33,11 @@ def token_loss(logits: Array, targets: Array, weights: Array, *, z_loss: float =
     outside = (targets < 0) | (targets >= size)
     # What does not count may be -100 or any other number; what counts and is no word gives nan.
     targets = jnp.where(outside, jnp.where(weights == 0, 0, size), targets)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    normaliser = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[:, None]), axis=-1))
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1, mode="fill", fill_value=jnp.nan)[:, 0]
     loss = normaliser - chosen + z_loss * jnp.square(normaliser)
-    hit = (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
+    hit = (chosen >= largest).astype(jnp.float32)
     return TokenLoss(jnp.sum(loss * weights), jnp.sum(weights), jnp.sum(hit * weights))
 
 

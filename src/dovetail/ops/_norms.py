@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def rms_norm(x: Array, scale: Array | None, *, eps: float) -> Array:
-    """Scales `x` to unit root-mean-square over its last axis, then by `scale`.
+def rms_norm(x: Array, scale: Array | None, *, eps: float, offset: float = 0.0) -> Array:
+    """Scales `x` to unit root-mean-square over its last axis, then by `scale + offset`.
 
     >>> rms_norm(jnp.array([2.0, -2.0]), jnp.ones(2), eps=0.0)
     Array([ 1., -1.], dtype=float32)
@@ -16,7 +16,10 @@ def rms_norm(x: Array, scale: Array | None, *, eps: float) -> Array:
     """
     x32 = x.astype(jnp.float32)
     y = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + eps)
-    return (y if scale is None else y * scale.astype(jnp.float32)).astype(x.dtype)
+    if scale is None:
+        return y.astype(x.dtype)
+    factor = scale.astype(jnp.float32)
+    return (y * (factor + offset if offset else factor)).astype(x.dtype)
 
 
 def layer_norm(x: Array, scale: Array | None, bias: Array | None, *, eps: float) -> Array:

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.module import ParamSpec
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
@@ -37,6 +39,9 @@ class Learner(Component):
     `cfg.build(specs=specs(model))`, then `init` once and `update` in each step. Both are pure: they can be jitted, work
     on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the shapes and
     dtypes it got, so that both can be donated.
+
+    A parameter with a rule of its own is changed by that rule: it has no state here, does not decay, and its gradient
+    counts in no norm. The average has it like the others, and a skipped step leaves it as it is.
     """
 
     class Config(Component.Config):
@@ -46,6 +51,7 @@ class Learner(Component):
         weight_decay: WeightDecay.Config | None = WeightDecay.Config()
         ema: EMA.Config | None = None
         skip: Skip.Config | None = Skip.Config()
+        report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
     def __init__(self, cfg: Config, *, specs: Any, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -54,9 +60,10 @@ class Learner(Component):
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
         self._specs = specs
-        self._transformation = self._child("optimizer").transformation(specs)
+        learned = self._learned(specs)
+        self._transformation = self._child("optimizer").transformation(learned)
         decay: WeightDecay | None = self._child("weight_decay")
-        self._decay_rates = decay.rates(specs) if decay else jax.tree.map(lambda _: 0.0, specs)
+        self._decay_rates = decay.rates(learned) if decay else jax.tree.map(lambda _: 0.0, learned)
 
     def _child(self, field: str) -> Any:
         cfg = getattr(self.cfg, field)
@@ -68,7 +75,7 @@ class Learner(Component):
         return LearnerState(
             num_updates=jnp.zeros((), jnp.int32),
             num_skipped=jnp.zeros((), jnp.int32),
-            optimizer=self._transformation.init(params),
+            optimizer=self._transformation.init(self._learned(params)),
             ema=self.ema.init(params) if self.ema else (),
             skip=self.skip.init() if self.skip else (),
         )
@@ -83,33 +90,40 @@ class Learner(Component):
         Args:
             loss: if given, it has to be finite for the step not to be skipped.
 
-        Metrics: `learning_rate`; `grad_norm`, before clipping; `update_norm`, zero in a skipped step; `param_norm`,
-        after the update; `skipped`, the number of steps skipped so far.
+        Metrics: `learning_rate`; `grad_norm`, before clipping; `param_norm`, after the update; `skipped`, the number of
+        steps skipped so far; if asked for, `update_norm`, zero in a skipped step.
         """
-        grads = widen(grads)
-        grad_norm = global_norm(grads)
+        wide, grads = widen((params, grads))
+        learned, slopes = self._learned(wide), self._learned(grads)
+        grad_norm = global_norm(slopes)
         accepted, skip = self._accepts(state, grad_norm, loss)
         rate = self.schedule(state.num_updates)
-        if self.cfg.clip_norm is not None:
-            grads = clip_by_norm(grads, grad_norm, self.cfg.clip_norm)
-        wide = widen(params)
-        directions, optimizer = self._transformation.update(grads, state.optimizer, wide)
-        updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, wide, self._decay_rates)
-        new = jax.tree.map(lambda p, w, u: (w + u).astype(p.dtype), params, wide, updates)
-        count = state.num_updates + 1
-        ema = self.ema.update(state.ema, new, count) if self.ema else ()
-        new, count, optimizer, ema = jax.tree.map(
-            lambda after, before: jnp.where(accepted, after, before),
-            (new, count, optimizer, ema),
-            (params, state.num_updates, state.optimizer, state.ema),
-        )
+
+        def change() -> tuple[Any, ...]:
+            clip = self.cfg.clip_norm
+            clipped = slopes if clip is None else clip_by_norm(slopes, grad_norm, clip)
+            directions, optimizer = self._transformation.update(clipped, state.optimizer, learned)
+            updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, learned, self._decay_rates)
+            new = jax.tree.map(_changed, self._specs, wide, grads, updates)
+            new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
+            count = state.num_updates + 1
+            ema = self.ema.update(state.ema, new, count) if self.ema else ()
+            norms = {"update_norm": global_norm(updates)} if self.cfg.report_update_norm else {}
+            return new, count, optimizer, ema, norms
+
+        def stay() -> tuple[Any, ...]:
+            norms = {"update_norm": jnp.zeros(())} if self.cfg.report_update_norm else {}
+            return params, state.num_updates, state.optimizer, state.ema, norms
+
+        # A branch, not a choice between two results: those would both be in memory.
+        new, count, optimizer, ema, norms = jax.lax.cond(accepted, change, stay) if self.skip else change()
         skipped = state.num_skipped + (~accepted).astype(jnp.int32)
         metrics = {
             "learning_rate": rate,
             "grad_norm": grad_norm,
-            "update_norm": jnp.where(accepted, global_norm(updates), 0.0),
             "param_norm": global_norm(new),
             "skipped": skipped,
+            **norms,
         }
         return new, LearnerState(count, skipped, optimizer, ema, skip), metrics
 
@@ -135,6 +149,10 @@ class Learner(Component):
 
         return jax.tree_util.tree_map_with_path(pick, jax.eval_shape(self.init, params))
 
+    def _learned(self, tree: Any) -> Any:
+        """Returns a tree like the parameters without those that have a rule of their own."""
+        return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.rule else x, self._specs, tree)
+
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
 
@@ -149,6 +167,11 @@ class Learner(Component):
             raise ConfigError(
                 f"{where(self)}: the parameters differ from the specs it was built with:{''.join(lines[:10])}{more}"
             )
+
+
+def _changed(spec: ParamSpec, value: Array, gradient: Array, update: Array) -> Array:
+    """Returns the next value of a parameter; there is no update for one with a rule of its own."""
+    return spec.changed(value, gradient) if spec.rule else value + update
 
 
 def _scaled(rate: Array, direction: Array, param: Array, decay: float) -> Array:

@@ -15,8 +15,14 @@ def global_norm(tree: Any) -> Array:
 
     It is finite only if all of them are, and none is so large (1e19) that its square is not.
     """
-    squares = (jnp.sum(jnp.square(widen(x))).astype(jnp.float32) for x in jax.tree.leaves(tree))
+    squares = (_square(x).astype(jnp.float32) for x in jax.tree.leaves(widen(tree)))
     return jnp.sqrt(sum(squares, jnp.zeros((), jnp.float32)))
+
+
+def _square(x: Array) -> Array:
+    """Returns the sum of squares, as a product: on CPUs twice as fast as a sum, which is not vectorised there."""
+    every = tuple(range(x.ndim))
+    return jax.lax.dot_general(x, x, ((every, every), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
 
 def clip_by_norm(tree: Any, norm: Array, limit: float) -> Any:

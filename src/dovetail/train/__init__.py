@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training: the step, the loop around it, and those who watch."""
 
+from ._meter import measured_peak as measured_peak
 from ._observers import JsonLines as JsonLines
 from ._observers import Observer as Observer
 from ._observers import TensorBoard as TensorBoard
 from ._observers import Terminal as Terminal
+from ._size import Size as Size
+from ._size import size_of as size_of
 from ._step import TrainState as TrainState
 from ._step import eval_step as eval_step
 from ._step import init_state as init_state
 from ._step import train_step as train_step
-from ._trainer import Size as Size
+from ._trained import Trained as Trained
+from ._trained import evaluate as evaluate
+from ._trained import load_trained as load_trained
 from ._trainer import Trainer as Trainer
-from ._trainer import size_of as size_of
+from ._trainer import TrainingError as TrainingError

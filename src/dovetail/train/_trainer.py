@@ -2,29 +2,35 @@
 """The loop: it decides when; the compiled step decides what. Effects (clock, disk, signals) are here alone."""
 
 import contextlib
+import math
 import signal
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dovetail.aot import count_flops
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import REQUIRED, Component, ConfigError, to_text
 from dovetail.data import Input
-from dovetail.models import CausalLM, Sampling, generate
-from dovetail.module import abstract, init, specs
+from dovetail.models import CausalLM, Sampling
+from dovetail.module import init, specs
 from dovetail.optim import Learner
 
+from ._meter import Meter
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
+from ._size import size_of
 from ._step import TrainState, eval_step, init_state, train_step
+from ._trained import averaged, compiled_generate, continued, evaluate
 
 _DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
+_AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
+
+
+class TrainingError(RuntimeError):
+    """A run cannot go on; the message says why, and what is left."""
 
 
 class Trainer(Component):
@@ -49,13 +55,14 @@ class Trainer(Component):
         log_every: int = 10
         eval_every: int = 500
         save_every: int = 500
+        max_bad_steps: int = 20  # In a row with a loss that is not finite, before the run ends.
         sample_prompt: str = ""  # Continued at each evaluation, if there is one.
         sample_tokens: int = 200
         sampling: Sampling = Sampling(temperature=0.8)
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        for name in ("steps", "log_every", "eval_every", "save_every"):
+        for name in ("steps", "log_every", "eval_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
         self.model: CausalLM = cfg.model.build(path="model")
@@ -70,28 +77,30 @@ class Trainer(Component):
             )
         dtype = _DTYPES[cfg.compute_dtype]
         step = train_step(self.model, self.learner, seed=cfg.seed, num_microbatches=cfg.num_microbatches, dtype=dtype)
+        self._bad_steps = 0
         self._step = jax.jit(step, donate_argnums=0)
         self._eval_step = jax.jit(eval_step(self.model, dtype=dtype))
-        self._generate = jax.jit(
-            lambda params, prompt, length, key: generate(
-                self.model, params, prompt, length, key=key, max_new=cfg.sample_tokens, sampling=cfg.sampling
-            )
-        )
+        self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling)
 
     def run(self) -> TrainState:
         """Trains until `steps`, or until interrupted; returns the last state."""
+        size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
         directory = _made(Path(self.cfg.directory))
-        (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         with checkpointer, _interruptible() as interrupted:
             state, batches = self._restored(checkpointer)
             done = int(state.step)
-            if done:
-                print(f"Going on after step {done}, from {self.cfg.directory}.")
+            # Not before: a directory that holds another run is left as it is.
+            (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
+            print(
+                f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
+                + (f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}.")
+            )
             for observer in self.observers:
                 observer.start(directory, done + 1, self.cfg.steps)
             try:
-                state = self._loop(state, batches, done, checkpointer, interrupted)
+                meter = Meter(size.flops_per_token)
+                state = self._loop(state, batches, done, checkpointer, interrupted, meter)
             finally:
                 for observer in self.observers:
                     observer.stop()
@@ -102,39 +111,58 @@ class Trainer(Component):
 
     def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any]:
         batches = iter(self.input)
-        make = jax.jit(lambda key: init_state(init(self.model, key), self.learner))
-        key = jax.random.key(self.cfg.seed)
         if checkpointer.latest() is None:
-            return make(key), batches
-        restored = checkpointer.restore(jax.eval_shape(make, key))
+            return jax.jit(self._init)(jax.random.key(self.cfg.seed)), batches
+        restored = checkpointer.restore(jax.eval_shape(self._init, jax.random.key(0)))
         batches.set_state(restored.data_state)
         return restored.state, batches
 
+    def _init(self, key: Any) -> TrainState:
+        return init_state(init(self.model, key), self.learner)
+
     def _loop(
-        self, state: TrainState, batches: Any, done: int, checkpointer: Checkpointer, interrupted: list[bool]
+        self,
+        state: TrainState,
+        batches: Any,
+        done: int,
+        checkpointer: Checkpointer,
+        interrupted: list[bool],
+        meter: Meter,
     ) -> TrainState:
         cfg = self.cfg
         pending: deque[tuple[int, Any]] = deque()
-        meter = _Meter(size_of(cfg).flops_per_token)
         for step in range(done + 1, cfg.steps + 1):
-            state, metrics = self._step(state, next(batches))
+            batch = next(batches)
+            with meter.device():
+                state, metrics = self._step(state, batch)
             pending.append((step, metrics))
-            last = step == cfg.steps or bool(interrupted)
-            while pending and (last or jax.tree.leaves(pending[0][1])[0].is_ready()):
+            last = step == cfg.steps or bool(interrupted)  # Once: a signal may come between here and the end.
+            evaluates = self.eval_input is not None and (last or step % cfg.eval_every == 0)
+            while pending and (last or evaluates or len(pending) > _AHEAD):
                 self._report(*pending.popleft(), meter)
             if last or step % cfg.save_every == 0:
                 self._save(checkpointer, step, state, batches)
-            if self.eval_input is not None and (last or step % cfg.eval_every == 0):
+                meter.restart()
+            if evaluates:
                 self._evaluate(step, state)
-                meter.pause()
-            if interrupted:
+                meter.restart()
+            if last:
                 break
         return state
 
-    def _report(self, step: int, metrics: Any, meter: "_Meter") -> None:
-        values = meter.add(float(metrics["tokens"]))
-        if step % self.cfg.log_every == 0 or step == self.cfg.steps or step == 1:
-            values |= {name: float(value) for name, value in metrics.items()}
+    def _report(self, step: int, metrics: Any, meter: Meter) -> None:
+        with meter.device():
+            loss, tokens = (float(metrics[name]) for name in ("loss", "tokens"))
+        meter.add(tokens)
+        self._bad_steps = 0 if math.isfinite(loss) else self._bad_steps + 1
+        if self._bad_steps == self.cfg.max_bad_steps:
+            raise TrainingError(
+                f"the loss of the last {self._bad_steps} steps, up to step {step}, was not finite ({loss}).\n"
+                "  Lower the learning rate or clip_norm, or look for what is wrong in the data. The last checkpoint is "
+                f"in {self.cfg.directory}."
+            )
+        if step % self.cfg.log_every == 0 or step in (1, self.cfg.steps):
+            values = {name: float(value) for name, value in metrics.items()} | meter.read()
             for observer in self.observers:
                 observer.metrics(step, values)
 
@@ -143,87 +171,16 @@ class Trainer(Component):
             step, state, data_state=batches.get_state(), config=self.cfg, files=self.input.tokenizer.files()
         )
 
-    def averaged(self, state: TrainState) -> Any:
-        """Returns the parameters to evaluate and to publish: their moving average where the learner keeps one."""
-        return state.learner.ema if self.cfg.learner.ema is not None else state.params
-
     def _evaluate(self, step: int, state: TrainState) -> None:
         assert self.eval_input is not None
-        params = self.averaged(state)
-        sums = np.zeros(3)
-        for batch in self.eval_input:
-            sums += np.asarray([float(x) for x in self._eval_step(params, batch)])
-        loss, weight, correct = sums
+        params = averaged(state, self.cfg)
+        values = evaluate(self._eval_step, params, self.eval_input)
         for observer in self.observers:
-            observer.metrics(step, {"eval/loss": loss / weight, "eval/accuracy": correct / weight})
+            observer.metrics(step, values)
         if self.cfg.sample_prompt:
-            text = self.sample(params, self.cfg.sample_prompt, step)
+            text = continued(self._generate, params, self.input.tokenizer, self.cfg.sample_prompt, step)
             for observer in self.observers:
                 observer.text(step, "sample", text)
-
-    def sample(self, params: Any, prompt: str, seed: int) -> str:
-        """Returns the prompt with a continuation."""
-        ids = np.asarray([self.input.tokenizer.encode(prompt)], np.int32)
-        drawn = self._generate(params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed))
-        return self.input.tokenizer.decode([*ids[0].tolist(), *np.asarray(drawn)[0].tolist()])
-
-    def restore(self) -> TrainState:
-        """Returns the state of the newest checkpoint of the run."""
-        directory = str(Path(self.cfg.directory) / "checkpoints")
-        with self.cfg.checkpoint.set(directory=directory).build() as checkpointer:
-            return self._restored(checkpointer)[0]
-
-
-class Size(NamedTuple):
-    """What a run costs, known from its config alone."""
-
-    parameters: int
-    flops_per_token: float  # Of training: three times the forward pass, by the rule of `count_flops`.
-
-
-def size_of(cfg: Trainer.Config) -> Size:
-    """Returns the size of a run; nothing is made or compiled."""
-    model = cfg.model.build()
-    params = abstract(model)
-    shape = (cfg.input.batch_size, cfg.input.seq_len)
-    fields = {"tokens": "int32", "targets": "int32", "weights": "float32", "segments": "int32", "positions": "int32"}
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in fields.items()}
-    forward = count_flops(eval_step(model, dtype=None), params, batch)
-    return Size(sum(leaf.size for leaf in jax.tree.leaves(params)), 3 * forward / (shape[0] * shape[1]))
-
-
-class _Meter:
-    """Tokens per second and their share of what the machine can do, over the last few seconds."""
-
-    def __init__(self, flops_per_token: float) -> None:
-        self._flops, self._peak = flops_per_token, measured_peak()
-        self._ticks: deque[tuple[float, float]] = deque(maxlen=50)
-        self._tokens = 0.0
-
-    def add(self, tokens: float) -> dict[str, float]:
-        self._tokens += tokens
-        self._ticks.append((time.monotonic(), self._tokens))
-        (start, before), (end, after) = self._ticks[0], self._ticks[-1]
-        if end == start:
-            return {}
-        rate = (after - before) / (end - start)
-        return {"tokens_per_second": rate, "mfu": rate * self._flops / self._peak}
-
-    def pause(self) -> None:
-        self._ticks.clear()
-
-
-def measured_peak(size: int = 1024, seconds: float = 0.2) -> float:
-    """Returns the operations per second of float32 matrix products that this machine reaches, on all its devices."""
-    square = jnp.ones((size, size))
-    product = jax.jit(jnp.dot)
-    product(square, square).block_until_ready()
-    best, start = 0.0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        began = time.perf_counter()
-        product(square, square).block_until_ready()
-        best = max(best, 2 * size**3 / (time.perf_counter() - began))
-    return best
 
 
 def _made(directory: Path) -> Path:

@@ -1,21 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of all recipes. Nothing else is imported until one of them is asked for, so that a list takes no time."""
+"""The names of all recipes, from the tables of the families. Nothing else is read until one of them is asked for."""
 
 import importlib
-from typing import Any
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from dovetail.config import ConfigError, did_you_mean
 
-# Name: the function in `dovetail.zoo.recipes`, and the first line of its docstring.
-RECIPES = {
-    "tiny-lm": ("tiny_lm", "A byte-level model of 0.8 million parameters, for a few minutes on a laptop."),
-}
+
+class Entry(NamedTuple):
+    """A table in `families/*.toml`: a model, and how it is trained."""
+
+    family: str  # The function in `dovetail.zoo.families` that makes the model.
+    text: str
+    parameters: int  # As published; a comment in the table says what is counted.
+    model: dict[str, Any]  # Arguments of the family's function.
+    recipe: str = "pretrain"  # The function in `dovetail.zoo.recipes` that makes the trainer.
+    run: dict[str, Any] = {}  # Arguments of that function.
+
+
+def _read() -> dict[str, Entry]:
+    files = sorted((Path(__file__).parent / "families").glob("*.toml"))
+    tables = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in files}
+    return {name: Entry(family, **entry) for family, table in tables.items() for name, entry in table.items()}
+
+
+RECIPES = _read()
 
 
 def recipe(name: str) -> Any:
     """Returns the config of the trainer that a recipe describes."""
+    entry = _entry(name)
+    make = getattr(importlib.import_module("dovetail.zoo.recipes"), entry.recipe)
+    return make(name, model(name), **entry.run)
+
+
+def model(name: str) -> Any:
+    """Returns the config of the model of a recipe."""
+    entry = _entry(name)
+    return getattr(importlib.import_module("dovetail.zoo.families"), entry.family)(**entry.model)
+
+
+def _entry(name: str) -> Entry:
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES) or f" There are: {', '.join(RECIPES)}."
         raise ConfigError(f"no recipe is called {name!r}.{hint}")
-    function = RECIPES[name][0]
-    return getattr(importlib.import_module("dovetail.zoo.recipes"), function)()
+    return RECIPES[name]

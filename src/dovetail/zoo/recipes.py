@@ -1,37 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: one function per run, each returning the config of a trainer."""
+"""Recipes: how a model is trained. Each function returns the config of a trainer for a model of any family."""
 
-from dovetail.data import ByteTokenizer, ShippedCorpus, TextDataset, TextInput
-from dovetail.optim import AdamW, CosineSchedule, Learner, WeightDecay
+from typing import Any
+
+from dovetail.config import REQUIRED
+from dovetail.data import (
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    JsonLines,
+    ShippedCorpus,
+    ShippedTokenizer,
+    TextDataset,
+    TextInput,
+    Tokenizer,
+)
+from dovetail.models import CausalLM, Sampling
+from dovetail.optim import AdamW, CosineSchedule, Learner, Muon, WeightDecay
 from dovetail.train import Trainer
 
-from .families import llama
 
+def pretrain(
+    name: str,
+    model: CausalLM.Config,
+    *,
+    seq_len: int,
+    batch_size: int | None = None,
+    steps: int = 500_000,
+    peak: float = 3e-4,
+) -> Trainer.Config:
+    """Pre-training on your text, with the settings that most published models share; files and tokenizer are yours.
 
-def tiny_lm() -> Trainer.Config:
-    """A byte-level model of 0.8 million parameters, for a few minutes on a laptop.
-
-    It learns from Moby Dick, which comes with dovetail, to write words that look like it.
+    Args:
+        batch_size: of sequences; None: as many as make 4 million tokens.
+        peak: the highest learning rate.
     """
-    steps = 300
-
-    def text(split: str, *, batch_size: int, **fields: object) -> TextInput.Config:
-        source = ShippedCorpus.Config(name="moby-dick").set(split=split)
-        dataset = TextDataset.Config(source=source).set(**fields)
-        return TextInput.Config(batch_size=batch_size, seq_len=256, tokenizer=ByteTokenizer.Config(), dataset=dataset)
-
+    # A tokenizer.json does not say which token ends a document, so that is asked for along with the files.
+    tokenizer = HuggingFaceTokenizer.Config(eos_token=REQUIRED)
     return Trainer.Config(
-        model=llama(vocab_size=260, dim=128, num_layers=4, num_heads=4, num_kv_heads=2, hidden_dim=352, tied=True),
-        learner=Learner.Config(
-            optimizer=AdamW.Config(b2=0.98),
-            schedule=CosineSchedule.Config(peak=4e-3, warmup_steps=50, total_steps=steps, final_ratio=0.1),
-            weight_decay=WeightDecay.Config(rate=0.1),
+        model=model,
+        learner=_learner(peak, steps, warmup_steps=2000),
+        input=TextInput.Config(
+            batch_size=batch_size or 2**22 // seq_len,
+            seq_len=seq_len,
+            tokenizer=tokenizer,
+            dataset=TextDataset.Config(source=JsonLines.Config()),
         ),
-        input=text("train", batch_size=8),
-        eval_input=text("held-out", batch_size=16, shuffle=False, epochs=1),
         steps=steps,
-        directory="runs/tiny-lm",
-        eval_every=150,
-        save_every=150,
-        sample_prompt="The whale",
+        directory=f"runs/{name}",
+        compute_dtype="bfloat16",
     )
+
+
+def tiny(name: str, model: CausalLM.Config) -> Trainer.Config:
+    """A few seconds on text that comes with dovetail, to see that a model of this structure learns."""
+    steps = 100
+    return Trainer.Config(
+        model=model,
+        learner=_learner(4e-3, steps, warmup_steps=10),
+        input=_moby_dick("train", ByteTokenizer.Config(), batch_size=8, seq_len=64),
+        steps=steps,
+        directory=f"runs/{name}",
+    )
+
+
+def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
+    """Two minutes on a laptop: it learns from Moby Dick to write sentences that look like it."""
+    steps, tokenizer = 600, ShippedTokenizer.Config()
+    return Trainer.Config(
+        model=model,
+        learner=_learner(1e-2, steps, warmup_steps=30).set(optimizer=Muon.Config()),
+        input=_moby_dick("train", tokenizer, batch_size=8, seq_len=128),
+        eval_input=_moby_dick("held-out", tokenizer, batch_size=16, seq_len=128, shuffle=False, epochs=1),
+        steps=steps,
+        directory=f"runs/{name}",
+        eval_every=300,
+        save_every=300,
+        sample_prompt="The whale",
+        sampling=Sampling(temperature=0.7),
+    )
+
+
+def _learner(peak: float, steps: int, *, warmup_steps: int) -> Learner.Config:
+    return Learner.Config(
+        optimizer=AdamW.Config(b2=0.95),
+        schedule=CosineSchedule.Config(peak=peak, warmup_steps=warmup_steps, total_steps=steps, final_ratio=0.1),
+        weight_decay=WeightDecay.Config(rate=0.1),
+    )
+
+
+def _moby_dick(
+    split: str, tokenizer: Tokenizer.Config, *, batch_size: int, seq_len: int, **fields: Any
+) -> TextInput.Config:
+    dataset = TextDataset.Config(source=ShippedCorpus.Config().set(split=split)).set(**fields)
+    return TextInput.Config(batch_size=batch_size, seq_len=seq_len, tokenizer=tokenizer, dataset=dataset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model families as configs: sizes are data, a family is one function."""
+"""GPT-2."""
 
 import jax
 
@@ -10,48 +10,12 @@ from dovetail.nn import (
     Attention,
     DenseFeedForward,
     DenseLinear,
-    Embedding,
-    GatedFeedForward,
     LayerNorm,
     LearnedPosition,
     NoRotary,
     PreNormBlock,
     RepeatedBlock,
-    RMSNorm,
-    RoPE,
 )
-
-
-def llama(
-    *,
-    vocab_size: int,
-    dim: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    hidden_dim: int,
-    theta: float = 10_000.0,
-    eps: float = 1e-5,
-    tied: bool = False,
-) -> CausalLM.Config:
-    """Llama: RMSNorm, rotary positions, grouped-query attention, gated feed-forward, no biases.
-
-    Reference: Touvron et al., Llama 2: Open Foundation and Fine-Tuned Chat Models, 2023 (arXiv:2307.09288).
-    """
-    norm = RMSNorm.Config(eps=eps)
-    block = PreNormBlock.Config(
-        mixer_norm=norm,
-        mixer=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads, rotary=RoPE.Config(theta=theta)),
-        ffn_norm=norm,
-        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim),
-    )
-    return CausalLM.Config(
-        vocab_size=vocab_size,
-        dim=dim,
-        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
-        norm=norm,
-        head=None if tied else DenseLinear.Config(),
-    )
 
 
 def gpt2(
@@ -59,7 +23,7 @@ def gpt2(
 ) -> CausalLM.Config:
     """GPT-2: LayerNorm, learned positions, biases everywhere, tied embedding.
 
-    Reference: Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    Reference: Radford et al., Language Models are Unsupervised Multitask Learners, 2019, and its code.
     """
     linear = DenseLinear.Config(bias=True, init=config_for(normal, stddev=0.02))
     # Of layers that add to the residual: smaller the more of them there are.
@@ -76,7 +40,6 @@ def gpt2(
     return CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
-        embedding=Embedding.Config(init=config_for(normal, stddev=0.02)),
         position=LearnedPosition.Config(max_length=max_length),
         stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
         norm=LayerNorm.Config(),

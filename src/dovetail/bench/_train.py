@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a training step against peers: the same model, weights, data and optimizer, one program for each.
+
+Contenders are programs that stay and make one step when told to. Each peer is timed in turn with ours, step by step, so
+that whatever else the machine does hits both alike. What counts is the ratio.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.config import ConfigError
+from dovetail.launch import host_settings
+
+from .contenders._problem import Problem
+
+_HERE = Path(__file__).parent / "contenders"
+# Peer: program and further arguments. All but ours share nothing with Dovetail but the problem.
+PEERS = {
+    "hand-written-jax": ("hand_written.py",),
+    "torch-eager": ("pytorch.py", "eager"),
+    "torch-compile": ("pytorch.py", "compile"),
+    "ours-scanned": ("ours.py", "scan"),
+}
+_CLOSE = 1e-4  # First losses of the same weights and data may differ by this much.
+
+
+class Row(NamedTuple):
+    """One peer, and ours in the same rounds. Times are medians; ratios are ours / peer, the median over rounds."""
+
+    peer: str
+    ours_seconds: float
+    peer_seconds: float
+    ratio: float
+    ours_cpu_seconds: float
+    peer_cpu_seconds: float
+    ours_memory_gib: float  # The largest resident set.
+    peer_memory_gib: float
+    temporary_ratio: float | None  # Of the compiler's temporary memory, where both are JAX.
+    loss_difference: float  # Of the first step.
+
+
+class TrainReport(NamedTuple):
+    """All rows, what was asked for but could not be run, and the figures that concern ours alone."""
+
+    problem: Problem
+    rounds: int
+    rows: list[Row]
+    missing: dict[str, str]
+    flops: int
+    peak_flops: float  # Of matrix products on this machine, operations per second.
+    settings: dict[str, bool]
+
+    @property
+    def mfu(self) -> float:
+        """The share of the machine's matrix-product peak that our step reaches."""
+        fastest = min((row.ours_seconds for row in self.rows), default=math.inf)
+        return self.flops / fastest / self.peak_flops
+
+
+def bench_train(
+    peers: list[str], *, rounds: int, torch_python: str | None, problem: Problem, log: Callable[[str], None]
+) -> TrainReport:
+    """Runs ours against each peer; a peer that cannot run is left out, with the reason."""
+    from dovetail.train import measured_peak
+
+    unknown = [peer for peer in peers if peer not in PEERS]
+    if unknown:
+        raise ConfigError(f"no peer is called {unknown[0]!r}. There are: {', '.join(PEERS)}.")
+    settings = host_settings(os.environ)
+    environ = {**os.environ, **{k: v for setting in settings for k, v in setting.variables.items()}}
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    for peer in peers:
+        python = sys.executable
+        if PEERS[peer][0] == "pytorch.py":
+            python = torch_python or python
+            if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+                missing[peer] = f"{python} has no PyTorch. Name one that has: --torch-python PATH."
+                continue
+        ours = _contender(sys.executable, ("ours.py",), problem, environ)
+        with ours as a, _contender(python, PEERS[peer], problem, environ) as b:
+            rows.append(_row(peer, a, b, rounds, log))
+    on = {setting.name: setting.active or bool(setting.variables) for setting in settings}
+    return TrainReport(problem, rounds, rows, missing, problem.flops, measured_peak(), on)
+
+
+class _Contender(NamedTuple):
+    about: dict[str, Any]
+    step: Callable[[], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def _contender(
+    python: str, program: tuple[str, ...], problem: Problem, environ: dict[str, str]
+) -> Iterator[_Contender]:
+    command = [python, str(_HERE / program[0]), json.dumps(dataclasses.asdict(problem)), *program[1:]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        write, read = process.stdin, process.stdout
+
+        def answer() -> dict[str, Any]:
+            line = read.readline()
+            if not line:
+                raise RuntimeError(f"{' '.join(program)} ended with exit code {process.wait()}; see its message above.")
+            return json.loads(line)
+
+        def step() -> dict[str, Any]:
+            write.write("\n")
+            write.flush()
+            return answer()
+
+        try:
+            yield _Contender(answer(), step)
+        finally:
+            write.close()
+            process.wait()
+
+
+def _row(peer: str, ours: _Contender, other: _Contender, rounds: int, log: Callable[[str], None]) -> Row:
+    first = ours.step(), other.step()  # The first step is not timed: it may compile, and touches memory.
+    difference = abs(first[0]["loss"] - first[1]["loss"])
+    if not difference <= _CLOSE:
+        raise RuntimeError(
+            f"{peer}: the first loss is {first[1]['loss']}, ours {first[0]['loss']}: not the same maths."
+        )
+    taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for number in range(rounds):
+        taken.append((ours.step(), other.step()))
+        a, b = (answer["seconds"] for answer in taken[-1])
+        log(f"{peer}: round {number + 1}/{rounds}, ours {a:.2f} s, peer {b:.2f} s")
+    memory: Any = [each.about.get("temporary_bytes") for each in (ours, other)]
+
+    def median(who: int, key: str) -> float:
+        return statistics.median(pair[who][key] for pair in taken)
+
+    def gib(who: int) -> float:
+        return max(pair[who]["peak_rss_bytes"] for pair in taken) / 2**30
+
+    return Row(
+        peer=peer,
+        ours_seconds=median(0, "seconds"),
+        peer_seconds=median(1, "seconds"),
+        ratio=statistics.median(a["seconds"] / b["seconds"] for a, b in taken),
+        ours_cpu_seconds=median(0, "cpu_seconds"),
+        peer_cpu_seconds=median(1, "cpu_seconds"),
+        ours_memory_gib=gib(0),
+        peer_memory_gib=gib(1),
+        temporary_ratio=None if None in memory else memory[0] / memory[1],
+        loss_difference=difference,
+    )

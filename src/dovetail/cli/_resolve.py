@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user names to the config it stands for."""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.config import ConfigBase, ConfigError, from_json, override
+from dovetail.zoo import recipe
+
+
+def resolve(name: str, overrides: Sequence[str] = ()) -> Any:
+    """Returns the config that a name stands for, with overrides applied.
+
+    A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config.
+    """
+    path, colon, function = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return override(_from_file(Path(path), function), overrides)
+    if (Path(name) / "checkpoints").is_dir():
+        return resolve_run(name, overrides)[0]
+    return override(recipe(name), overrides)
+
+
+def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Any, Any]:
+    """Returns the config of the run in a directory, and the files of its tokenizer.
+
+    The directory is where it is now, not where it was trained.
+    """
+    from dovetail.checkpoint import load_config
+
+    checkpoints = Path(directory) / "checkpoints"
+    if not checkpoints.is_dir():
+        raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
+    stored = load_config(str(checkpoints), step)
+    return override(from_json(stored.config).set(directory=directory), overrides), stored.files
+
+
+def _from_file(path: Path, function: str) -> ConfigBase:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # Its functions and classes are found by import path.
+    spec.loader.exec_module(module)
+    if not hasattr(module, function):
+        raise ConfigError(f"{path} has no function {function!r}.")
+    cfg = getattr(module, function)()
+    if not isinstance(cfg, ConfigBase):
+        raise ConfigError(f"{path}:{function} returned {cfg!r}, expected a config.")
+    return cfg

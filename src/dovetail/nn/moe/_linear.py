@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear maps of experts, a weight for each.
+
+Shape letters: M rows, E experts, C rows of each expert.
+"""
+
+import abc
+
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import REQUIRED, FunctionConfig, config_for
+from dovetail.module import Init, Module, constant, variance_scaling
+from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, row_groups
+
+
+class GroupedLinear(Module, abc.ABC):
+    """The interface: a map for each expert, from `in_dim` to `out_dim`."""
+
+    class Config(Module.Config):
+        num_experts: int = REQUIRED
+        in_dim: int = REQUIRED
+        out_dim: int = REQUIRED
+        in_axis: str | None = REQUIRED  # Logical names, set with the dimensions.
+        out_axis: str | None = REQUIRED
+
+    @abc.abstractmethod
+    def forward(self, x: Array, sizes: Array | None) -> Array:
+        """Maps `[M, in_dim]`, rows sorted by expert, or `[E, C, in_dim]`; all but the last dimension stay.
+
+        Args:
+            sizes: `[E]`, how many rows each expert has; None: x has a dimension for the experts.
+        """
+
+
+class DenseGroupedLinear(GroupedLinear):
+    """Multiplies by the weight of the expert, and adds its bias if there is one."""
+
+    class Config(GroupedLinear.Config):
+        bias: bool = False
+        init: FunctionConfig[Init] = config_for(variance_scaling)
+        kernel: GroupedMatmul.Config = BlockedGroupedMatmul.Config()
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self._kernel: GroupedMatmul = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
+        shape, axes = (cfg.num_experts, cfg.in_dim, cfg.out_dim), ("expert", cfg.in_axis, cfg.out_axis)
+        self.param("weight", shape, axes=axes, init=cfg.init.build())
+        if cfg.bias:
+            shape, axes = (cfg.num_experts, cfg.out_dim), ("expert", cfg.out_axis)
+            self.param("bias", shape, axes=axes, init=constant(0.0), in_dims=(), out_dims=())
+
+    def forward(self, x: Array, sizes: Array | None) -> Array:
+        if sizes is None:
+            y = jnp.einsum("eci,eio->eco", x, self.weight)
+            return y + self.bias[:, None] if self.cfg.bias else y
+        y = self._kernel(x, self.weight, sizes)
+        if not self.cfg.bias:
+            return y
+        return y + self.bias.at[row_groups(sizes, x.shape[0])].get(mode="fill", fill_value=0)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers with a state of fixed size share: whose tokens they read, which of them are real, how rates start."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.module import Module, ModuleError, ParamSpec
+from dovetail.ops import EMPTY, And, Causal, Mask, SameSegment, Tokens
+
+
+class Course(NamedTuple):
+    """The documents that a call reads, one after the other in each row."""
+
+    document: Array  # [B, T]: number in this call; 0 goes on where the call before stopped.
+    real: Array  # [B, T]: not padding. Padding is at the end of a row, and belongs to the document before it.
+    length: Array  # [B]: how many are real.
+    segment: Array  # [B]: the segment of the last one, for the next call.
+
+
+def course(layer: Module, tokens: Tokens, mask: Mask, shape: tuple[int, ...], last: Array | None) -> Course:
+    """Returns the course of a call over `shape` `[B, T]`, where `last` is the segment at the end of the call before."""
+    parts = _parts(mask)
+    if Causal() not in parts or not parts <= {Causal(), SameSegment()}:
+        raise ModuleError(
+            f"{layer!r} cannot obey the mask {mask}. Its state holds all of the document up to the token itself:\n"
+            "  it obeys Causal() and Causal() & SameSegment(), and no other mask."
+        )
+    segment = jnp.zeros_like(tokens.index)
+    if tokens.segment is not None and SameSegment() in parts:
+        segment = tokens.segment
+    segment, real = jnp.broadcast_to(segment, shape), jnp.broadcast_to(tokens.index != EMPTY, shape)
+    length = jnp.sum(real, axis=1)
+    before = segment[:, 0] if last is None else last
+    known = jnp.concatenate([before[:, None], segment], axis=1)
+    document = jnp.cumsum((known[:, 1:] != known[:, :-1]) & real, axis=1)
+    return Course(document, real, length, jnp.take_along_axis(known, length[:, None], axis=1)[:, 0])
+
+
+def _parts(mask: Mask) -> set[Mask]:
+    return _parts(mask.a) | _parts(mask.b) if isinstance(mask, And) else {mask}
+
+
+def log_rates(key: Array, spec: ParamSpec) -> Array:
+    """Logarithms of rates of decay between 1 and 16, as in Mamba 2."""
+    return jnp.log(jax.random.uniform(key, spec.shape, spec.dtype, 1.0, 16.0))
+
+
+def step_biases(key: Array, spec: ParamSpec) -> Array:
+    """What softplus maps to steps between 0.001 and 0.1, evenly on a logarithmic scale, as in Mamba."""
+    step = jnp.exp(jax.random.uniform(key, spec.shape, spec.dtype, math.log(0.001), math.log(0.1)))
+    return jnp.log(jnp.expm1(step))

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated activations: functions of a gate and of what it gates, both of the same shape."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Gated = Callable[[Array, Array], Array]
+
+
+def gated(activation: Callable[[Array], Array] = jax.nn.silu) -> Gated:
+    """Returns `activation(gate) * up`.
+
+    Reference: Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202).
+    """
+    return lambda gate, up: activation(gate) * up
+
+
+def clamped_swiglu(alpha: float = 1.702, limit: float = 7.0) -> Gated:
+    """Returns `gate * sigmoid(alpha * gate) * (up + 1)`, with both clamped: the gate from above, `up` on both sides.
+
+    Reference: OpenAI, gpt-oss-120b and gpt-oss-20b Model Card, 2025 (arXiv:2508.10925).
+    """
+
+    def function(gate: Array, up: Array) -> Array:
+        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+        return gate * jax.nn.sigmoid(alpha * gate) * (up + 1)
+
+    return function

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a run goes: tokens per second, their share of what the machine can do, and what the host adds."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+
+class Meter:
+    """Measures from one reading to the next; time for evaluation and saving is left out by `restart`."""
+
+    def __init__(self, flops_per_token: float) -> None:
+        self._flops, self._peak = flops_per_token, measured_peak()
+        self._started = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts to measure now."""
+        self._start, self._device, self._tokens, self._steps = time.perf_counter(), 0.0, 0.0, 0
+
+    @contextlib.contextmanager
+    def device(self) -> Iterator[None]:
+        """Around what hands work to the device or waits for it; the rest of the time is the host's own."""
+        start = time.perf_counter()
+        yield
+        self._device += time.perf_counter() - start
+
+    def add(self, tokens: float) -> None:
+        """Counts a finished step."""
+        if not self._started:  # The first one compiles.
+            self._started = True
+            self.restart()
+        else:
+            self._tokens += tokens
+            self._steps += 1
+
+    def read(self) -> dict[str, float]:
+        """Returns the figures since the last reading, if a step was finished since."""
+        if not self._steps:
+            return {}
+        seconds = time.perf_counter() - self._start
+        rate, host = self._tokens / seconds, (seconds - self._device) / self._steps
+        self.restart()
+        return {"tokens_per_second": rate, "mfu": rate * self._flops / self._peak, "host_ms": host * 1e3}
+
+
+def measured_peak(size: int = 1024, seconds: float = 0.3) -> float:
+    """Returns the operations per second of float32 matrix products that this machine reaches, on all its cores."""
+    square = jnp.ones((size, size))
+    product = jax.jit(jnp.dot)
+    product(square, square).block_until_ready()
+    best, start = 0.0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        began = time.perf_counter()
+        product(square, square).block_until_ready()
+        best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return best

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model as it comes out of the directory of a run: all that is needed to use it, and nothing to train it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from dovetail.checkpoint import Checkpointer
+from dovetail.config import ConfigError
+from dovetail.data import Input, Tokenizer
+from dovetail.models import CausalLM, Sampling, generate
+from dovetail.module import init, specs
+from dovetail.optim import Learner, LearnerState
+
+from ._step import TrainState, init_state
+
+
+class Trained(NamedTuple):
+    """A model, its parameters (their moving average, where the learner keeps one), its tokenizer, the steps it made."""
+
+    model: CausalLM
+    params: Any
+    tokenizer: Tokenizer
+    step: int
+
+    def sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> str:
+        """Returns the prompt with a continuation."""
+        run = compiled_generate(self.model, max_new, sampling)
+        return continued(run, self.params, self.tokenizer, prompt, seed)
+
+
+def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling) -> Callable[..., Array]:
+    """Returns `generate` as a function of parameters, prompts, their lengths and a key."""
+    return jax.jit(
+        lambda params, prompts, lengths, key: generate(
+            model, params, prompts, lengths, key=key, max_new=max_new, sampling=sampling
+        )
+    )
+
+
+def continued(run: Callable[..., Array], params: Any, tokenizer: Tokenizer, prompt: str, seed: int) -> str:
+    """Returns a prompt with the continuation that `run`, made by `compiled_generate`, gives."""
+    ids = tokenizer.encode(prompt)[None]
+    if not ids.size:
+        raise ConfigError("the prompt is empty. Give it at least one token.")
+    drawn = run(params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed))
+    return tokenizer.decode([*ids[0].tolist(), *np.asarray(drawn)[0].tolist()])
+
+
+def evaluate(step: Callable[..., Any], params: Any, batches: Input) -> dict[str, float]:
+    """Returns loss and accuracy per token over all of an input; `step` is an `eval_step`, compiled."""
+    sums = np.zeros(3)
+    for batch in batches:
+        sums += np.asarray(jax.device_get(step(params, batch)), np.float64)
+    loss, weight, correct = sums.tolist()
+    if not weight:
+        raise ConfigError("the data to evaluate on holds no token to predict.")
+    return {"eval/loss": loss / weight, "eval/accuracy": correct / weight, "eval/tokens": weight}
+
+
+def load_trained(cfg: Any, *, files: Mapping[str, bytes] | None = None, step: int | None = None) -> Trained:
+    """Returns the model of the run that the config of a trainer describes; neither its data nor its optimizer is read.
+
+    Args:
+        files: those of the tokenizer, from the checkpoint; by default they are read where the config says.
+        step: of the checkpoint; the newest by default.
+    """
+    model: CausalLM = cfg.model.build(path="model")
+    learner: Learner = cfg.learner.build(path="learner", specs=specs(model))
+    whole = jax.eval_shape(lambda key: init_state(init(model, key), learner), jax.random.key(0))
+    with Checkpointer.Config(directory=str(Path(cfg.directory) / "checkpoints")).build() as checkpointer:
+        state: TrainState = checkpointer.restore(_published(whole, cfg), step, partial=True).state
+    tokenizer = cfg.input.tokenizer.build(path="input.tokenizer", files=files)
+    return Trained(model, averaged(state, cfg), tokenizer, int(state.step))
+
+
+def averaged(state: TrainState, cfg: Any) -> Any:
+    """Returns the parameters to evaluate and to publish: their moving average where the learner keeps one."""
+    return state.learner.ema if cfg.learner.ema is not None else state.params
+
+
+def _published(state: TrainState, cfg: Any) -> TrainState:
+    """Returns the part of a state that is needed to use the model."""
+    if cfg.learner.ema is None:
+        return TrainState(state.step, state.params, None)  # pyright: ignore[reportArgumentType] (a part of the tree)
+    nothing: Any = dict.fromkeys(LearnerState._fields)
+    return TrainState(state.step, None, LearnerState(**nothing)._replace(ema=state.learner.ema))

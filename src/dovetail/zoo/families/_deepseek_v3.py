@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-V3."""
+
+from dovetail.config import chain, config_for, modify
+from dovetail.models import CausalLM, MultiTokenPrediction
+from dovetail.module import normal
+from dovetail.nn import (
+    DenseGroupedLinear,
+    DenseLinear,
+    Embedding,
+    GatedFeedForward,
+    LatentAttention,
+    MoEFeedForward,
+    PreNormBlock,
+    RepeatedBlock,
+    SequenceStack,
+    TopKRouter,
+    YaRN,
+)
+from dovetail.ops import yarn_magnitude
+
+
+def deepseek_v3(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_layers: int,
+    num_dense_layers: int,
+    num_heads: int,
+    query_rank: int,
+    kv_rank: int,
+    nope_dim: int,
+    rope_dim: int,
+    value_dim: int,
+    hidden_dim: int,
+    expert_dim: int,
+    num_experts: int,
+    top_k: int,
+    num_groups: int,
+    top_groups: int,
+    rope_factor: float = 40.0,
+    num_predictions: int = 0,
+) -> CausalLM.Config:
+    """DeepSeek-V3: latent attention; a few dense layers, then layers with routed experts and a shared one.
+
+    Reference: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024 (arXiv:2412.19437).
+
+    Args:
+        hidden_dim: of the feed-forward of dense layers.
+        expert_dim: of each expert, the shared one too.
+        rope_factor: of how much longer sequences have become than 4096.
+        num_predictions: of tokens after the next, in training.
+    """
+    attention = LatentAttention.Config(
+        num_heads=num_heads,
+        query_rank=query_rank,
+        kv_rank=kv_rank,
+        nope_dim=nope_dim,
+        rope_dim=rope_dim,
+        value_dim=value_dim,
+        scale=(nope_dim + rope_dim) ** -0.5 * yarn_magnitude(rope_factor) ** 2,
+        rotary=YaRN.Config(factor=rope_factor, original_length=4096, mscale_all_dim=1.0, interleaved=True),
+    )
+    router = TopKRouter.Config(
+        top_k=top_k,
+        score="sigmoid",
+        scale=2.5,
+        num_groups=num_groups,
+        top_groups=top_groups,
+        selection_rate=1e-3,
+        balance_loss=1e-4,
+    )
+    shared = GatedFeedForward.Config(hidden_dim=expert_dim)
+    experts = MoEFeedForward.Config(hidden_dim=expert_dim, num_experts=num_experts, router=router, shared=shared)
+    dense = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    sparse = dense.set(ffn=experts)
+    stacks = (
+        RepeatedBlock.Config(layer=dense, num_layers=num_dense_layers),
+        RepeatedBlock.Config(layer=sparse, num_layers=num_layers - num_dense_layers),
+    )
+    model = CausalLM.Config(
+        vocab_size=vocab_size,
+        dim=dim,
+        stack=SequenceStack.Config(stacks=stacks),
+        predictions=(MultiTokenPrediction.Config(block=sparse),) * num_predictions,
+    )
+    init = config_for(normal, stddev=0.006)
+    parts = (DenseLinear.Config, DenseGroupedLinear.Config, TopKRouter.Config, Embedding.Config)
+    return chain(*(modify(part, lambda cfg: cfg.set(init=init)) for part in parts))(model)

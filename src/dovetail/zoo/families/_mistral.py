@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistral."""
+
+from dovetail.models import CausalLM
+from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE
+
+
+def mistral(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    hidden_dim: int,
+    window: int,
+    theta: float = 10_000.0,
+) -> CausalLM.Config:
+    """Mistral: RMSNorm, rotary positions, attention to the last `window` positions, gated feed-forward.
+
+    Reference: Jiang et al., Mistral 7B, 2023 (arXiv:2310.06825).
+    """
+    norm = RMSNorm.Config(eps=1e-5)
+    attention = Attention.Config(
+        num_heads=num_heads, num_kv_heads=num_kv_heads, window=window, rotary=RoPE.Config(theta=theta)
+    )
+    block = PreNormBlock.Config(
+        mixer_norm=norm, mixer=attention, ffn_norm=norm, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim)
+    )
+    stack = RepeatedBlock.Config(layer=block, num_layers=num_layers)
+    return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)

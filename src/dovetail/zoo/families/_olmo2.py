@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OLMo 2."""
+
+from dovetail.config import config_for, modify
+from dovetail.models import CausalLM
+from dovetail.module import normal
+from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PostNormBlock, RepeatedBlock, RMSNorm, RoPE
+
+
+def olmo2(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    hidden_dim: int,
+    theta: float = 500_000.0,
+) -> CausalLM.Config:
+    """OLMo 2: norms of what is added, queries and keys normed over all heads, rotary positions, gated feed-forward.
+
+    Reference: OLMo Team, 2 OLMo 2 Furious, 2024 (arXiv:2501.00656).
+    """
+    attention = Attention.Config(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        query_norm=RMSNorm.Config(),
+        key_norm=RMSNorm.Config(),
+        norm_over="all_heads",
+        rotary=RoPE.Config(theta=theta),
+    )
+    block = PostNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    stack = RepeatedBlock.Config(layer=block, num_layers=num_layers)
+    model = CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, z_loss=1e-5)
+    return modify(DenseLinear.Config, lambda linear: linear.set(init=config_for(normal, stddev=0.02)))(model)

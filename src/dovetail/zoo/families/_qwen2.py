@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen 2 and 2.5."""
+
+from dovetail.models import CausalLM
+from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PreNormBlock, RepeatedBlock, RoPE
+
+
+def qwen2(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    hidden_dim: int,
+    theta: float = 1_000_000.0,
+    tied: bool = False,
+) -> CausalLM.Config:
+    """Qwen 2: RMSNorm, rotary positions, grouped-query attention with biases on the way in, gated feed-forward.
+
+    References: Yang et al., Qwen2 Technical Report, 2024 (arXiv:2407.10671); Qwen2.5 Technical Report, 2024
+    (arXiv:2412.15115).
+    """
+    biased = DenseLinear.Config(bias=True)
+    attention = Attention.Config(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        query=biased,
+        key=biased,
+        value=biased,
+        rotary=RoPE.Config(theta=theta),
+    )
+    block = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    return CausalLM.Config(
+        vocab_size=vocab_size,
+        dim=dim,
+        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        head=None if tied else DenseLinear.Config(),
+    )

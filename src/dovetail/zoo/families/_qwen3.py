@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen 3, dense."""
+
+from dovetail.models import CausalLM
+from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE
+
+
+def qwen3(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    hidden_dim: int,
+    head_dim: int = 128,
+    theta: float = 1_000_000.0,
+    tied: bool = False,
+) -> CausalLM.Config:
+    """Qwen 3: RMSNorm, rotary positions, grouped-query attention with normed queries and keys, gated feed-forward.
+
+    Reference: Yang et al., Qwen3 Technical Report, 2025 (arXiv:2505.09388).
+    """
+    attention = Attention.Config(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        query_norm=RMSNorm.Config(),
+        key_norm=RMSNorm.Config(),
+        rotary=RoPE.Config(theta=theta),
+    )
+    block = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    return CausalLM.Config(
+        vocab_size=vocab_size,
+        dim=dim,
+        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        head=None if tied else DenseLinear.Config(),
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the host: found, given to a new process once, and never needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.launch import SWITCH, host_settings
+from dovetail.launch import _host as host
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator(monkeypatch):
+    monkeypatch.setattr(host, "_ACCELERATORS", ())
+
+
+def test_settings_are_for_cpus_alone(monkeypatch):
+    assert [setting.name for setting in host_settings({})] == ["jemalloc", "YNN matrix products"]
+    assert host_settings({"JAX_PLATFORMS": "cuda"}) == []
+    monkeypatch.setattr(host, "_ACCELERATORS", (os.devnull,))
+    assert host_settings({}) == []
+
+
+def test_a_process_that_has_them_lacks_nothing(monkeypatch):
+    monkeypatch.setattr(host, "_JEMALLOC", (os.devnull,))
+    lacking = host_settings({"LD_PRELOAD": "/lib/other.so", "XLA_FLAGS": "--xla_dump_to=/x"})
+    assert not any(setting.active for setting in lacking)
+    variables = {name: value for setting in lacking for name, value in setting.variables.items()}
+    assert variables["LD_PRELOAD"] == f"/lib/other.so {os.devnull}"
+    assert variables["XLA_FLAGS"].startswith("--xla_dump_to=/x --xla_cpu_")
+    monkeypatch.setattr(host, "_JEMALLOC", ("/lib/libjemalloc.so.2",))
+    had = host_settings({**variables, "LD_PRELOAD": "/lib/libjemalloc.so.2"})
+    assert all(setting.active and not setting.variables for setting in had)
+
+
+def test_without_the_library_nothing_is_changed(monkeypatch):
+    monkeypatch.setattr(host, "_JEMALLOC", ())
+    allocator = host_settings({})[0]
+    assert (allocator.active, allocator.variables) == (False, {})
+    assert "not installed" in allocator.text
+
+
+def test_flags_are_only_given_to_versions_that_know_them(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.11.0")
+    products = host_settings({})[1]
+    assert (products.active, products.variables) == (False, {})
+
+
+PROGRAM = """
+import json, os, sys
+from dovetail.launch import Setting, restart_with
+restart_with([Setting("a", False, "", {"SOME_SETTING": "1"}), Setting("b", True, "", {})])
+print(json.dumps([sys.argv[1:], os.environ.get("SOME_SETTING"), os.getpid()]))
+"""
+
+
+@pytest.mark.parametrize("switch, value", [(None, "1"), ("plain", None)])
+def test_a_program_starts_again_once_with_its_arguments(switch, value):
+    environ = {name: text for name, text in os.environ.items() if name != SWITCH}
+    environ |= {} if switch is None else {SWITCH: switch}
+    command = [sys.executable, "-c", PROGRAM, "a b", "c"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out) == [["a b", "c"], value, process.pid]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mamba 2 is its definition, one token after the other; chunks, packing and padding change nothing."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError
+from dovetail.module import ModuleError, call, init
+from dovetail.nn import Mamba2
+from dovetail.ops import Causal, Full, Prefix, SameSegment, SlidingWindow, Tokens
+from support.models import random_params
+from support.numeric import BFLOAT16, assert_close, check, normal
+from support.reference import causal_conv, linear, rms_norm, silu
+
+CFG = Mamba2.Config(dim=6, num_heads=4, head_dim=2, num_groups=2, state_dim=3, chunk=3)
+SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 3, 3]])
+
+
+def definition(p, x, segments=SEGMENTS):
+    gate, step = linear(p["gate"], x), np.log1p(np.exp(linear(p["step"], x) + p["step_bias"]))
+    parts = ("value", "key", "query")
+    value, key, query = (causal_conv(p[f"{name}_conv"], linear(p[name], x), segments) for name in parts)
+    y = np.zeros(value.shape)
+    for b, h in np.ndindex(x.shape[0], 4):
+        state = np.zeros((2, 3))
+        for t in range(x.shape[1]):
+            if t and segments[b, t] != segments[b, t - 1]:
+                state = np.zeros((2, 3))
+            state = np.exp(-np.exp(p["log_rate"][h]) * step[b, t, h]) * state
+            state = state + step[b, t, h] * np.outer(value[b, t, h], key[b, t, h // 2])
+            y[b, t, h] = state @ query[b, t, h // 2] + p["skip"][h] * value[b, t, h]
+    y = (y * silu(gate)).reshape(*x.shape[:2], -1)
+    normed = rms_norm(y, p["norm"]["scale"], 1e-5)
+    return linear(p["out"], normed.reshape(*x.shape[:2], 4, 2), num_in=2)
+
+
+def context(segments) -> Any:
+    places = jnp.arange(segments.shape[1])[None]
+    return {"tokens": Tokens(places, jnp.asarray(segments)), "positions": places, "mask": Causal() & SameSegment()}
+
+
+def run(cfg, segments=SEGMENTS, **kwargs):
+    model = cfg.build()
+    return lambda params, x: call(model, params, x, **context(segments), **kwargs)[0]
+
+
+def test_it_is_its_definition_with_documents():
+    check(run(CFG), definition, random_params(CFG.build()), normal(1, (2, 7, 6)))
+
+
+def test_packed_documents_are_as_if_alone():
+    params, x = random_params(CFG.build()), normal(1, (2, 7, 6))
+    packed = jax.jit(run(CFG))(params, x)
+    alone = jax.jit(run(CFG, np.ones((2, 4), int)))(params, jnp.stack([x[0, :4], x[1, 1:5]]))
+    assert_close(jnp.stack([packed[0, :4], packed[1, 1:5]]), alone, 1e-6)
+
+
+def test_in_bfloat16_decays_are_kept_in_float32():
+    params, x = random_params(CFG.build()), normal(1, (2, 7, 6))
+    out = jax.jit(run(CFG, dtype=jnp.bfloat16))(params, x.astype(jnp.bfloat16))
+    assert out.dtype == jnp.bfloat16
+    # Parameters too are rounded; about twenty roundings in a row, which partly cancel.
+    assert_close(out, jax.jit(run(CFG))(params, x), 10 * BFLOAT16)
+
+
+def test_rates_and_steps_start_where_the_paper_has_them():
+    params = init(Mamba2.Config(dim=64, head_dim=1, state_dim=1).build(), jax.random.key(0))
+    rate, step = np.exp(params["log_rate"]), np.log1p(np.exp(params["step_bias"]))
+    assert rate.shape == (128,)
+    assert ((rate >= 1) & (rate <= 16)).all()
+    assert ((step >= 0.99e-3) & (step <= 0.1001)).all()
+    assert 0.005 < np.exp(np.mean(np.log(step))) < 0.02  # The middle, on a logarithmic scale, is 0.01.
+
+
+def test_masks_that_a_state_cannot_obey_are_refused():
+    model = CFG.build(path="mixer")
+    params, x = random_params(model), normal(1, (1, 2, 6))
+    inputs = functools.partial(call, model, params, x, tokens=Tokens(jnp.arange(2)[None]), positions=jnp.zeros((1, 2)))
+    for mask in (Full(), Causal() & SlidingWindow(4), Causal() | Prefix(), SameSegment()):
+        with pytest.raises(ModuleError) as e:
+            inputs(mask=mask)
+        assert str(e.value) == (
+            f"mixer (Mamba2) cannot obey the mask {mask}. Its state holds all of the document up to the token itself:\n"
+            "  it obeys Causal() and Causal() & SameSegment(), and no other mask."
+        )
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"num_groups": 3}, "mixer (Mamba2): num_groups (3) must divide num_heads (4)."),
+        ({"num_heads": None, "head_dim": 5}, "mixer (Mamba2): head_dim (5) must divide 2 * dim (12)."),
+        ({"chunk": 0}, "mixer (Mamba2): chunk is 0, expected at least 1."),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, text):
+    with pytest.raises(ConfigError) as e:
+        CFG.set(**fields).build(path="mixer")
+    assert str(e.value) == text

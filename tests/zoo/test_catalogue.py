@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue: every recipe by its name, from tables alone."""
+
+import math
+
+import jax
+import pytest
+
+from dovetail.config import ConfigError, from_json, to_json
+from dovetail.module import abstract
+from dovetail.train import size_of
+from dovetail.zoo import RECIPES, model, recipe
+
+WITH_DATA = [name for name, entry in RECIPES.items() if entry.recipe != "pretrain"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_number_of_parameters_is_the_published_one(name):
+    leaves = jax.tree.leaves(abstract(model(name).build()))
+    assert sum(math.prod(leaf.shape) for leaf in leaves) == RECIPES[name].parameters
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_json(name):
+    cfg = recipe(name)
+    assert from_json(to_json(cfg)) == cfg
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_a_small_recipe_needs_nothing_that_is_not_shipped(name):
+    cfg = recipe(name)
+    assert cfg.input.build().vocab_size <= cfg.model.vocab_size
+
+
+def test_a_large_recipe_names_the_files_it_needs():
+    with pytest.raises(ConfigError) as e:
+        recipe("llama2-7b").build()
+    assert str(e.value) == (
+        "Trainer.Config: 3 required fields are not set:\n"
+        "  input.tokenizer.file: str\n"
+        "  input.tokenizer.eos_token: str | None\n"
+        "  input.dataset.source.files: list[str]\n"
+        "  Set them, as in cfg.set_in('input.tokenizer.file', ...)."
+    )
+
+
+def test_the_size_of_a_large_recipe_is_known_without_its_files():
+    size = size_of(recipe("llama2-7b"))
+    assert size.parameters == RECIPES["llama2-7b"].parameters
+    assert 6 < size.flops_per_token / size.parameters < 7
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"^no recipe is called 'llama2-7'\. Did you mean 'llama2-7b'\?$"):
+        recipe("llama2-7")

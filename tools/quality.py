@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well `tiny-lm` learns: its held-out loss for three seeds, recorded, so that a change for the worse is seen.
+
+`python tools/quality.py` trains them all and writes the record; `--check` trains the first seed of the short run and
+compares. Worse than recorded by more than the seeds differ is a failure.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).parents[1] / "benchmarks" / "results" / "tiny_lm.json"
+SEEDS = (0, 1, 2)
+LENGTHS = {"short": 150, "whole": None}  # Steps; None: as many as the recipe has.
+
+
+def held_out_loss(seed: int, steps: int | None) -> float:
+    """Trains the recipe with a seed, its schedule shortened with it, and returns the loss at the end."""
+    from dovetail.train import JsonLines
+    from dovetail.zoo import recipe
+
+    with tempfile.TemporaryDirectory() as directory:
+        cfg = recipe("tiny-lm")
+        steps = steps or cfg.steps
+        cfg = cfg.set_in("learner.schedule.total_steps", steps).set_in("input.seed", seed)
+        cfg = cfg.set(seed=seed, steps=steps, eval_every=steps, save_every=steps, sample_prompt="")
+        cfg.set(directory=directory, observers=(JsonLines.Config(),)).build().run()
+        lines = (Path(directory) / "metrics.jsonl").read_text().splitlines()
+        return next(record["eval/loss"] for line in lines if "eval/loss" in (record := json.loads(line)))
+
+
+def check(record: dict[str, Any], loss: float) -> str:
+    """Returns what is wrong with the loss of the first seed of a short run; nothing, if it is not worse.
+
+    >>> check({"short": [2.0, 2.1, 2.05]}, 2.09)
+    ''
+    """
+    losses = record["short"]
+    spread = max(losses) - min(losses)
+    if loss <= losses[0] + spread:
+        return ""
+    return f"held-out loss of tiny-lm is {loss:.4f}, recorded {losses[0]:.4f}; seeds differ by {spread:.4f}."
+
+
+def main() -> int:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    if parser.parse_args().check:
+        loss = held_out_loss(SEEDS[0], LENGTHS["short"])
+        problem = check(json.loads(RECORD.read_text()), loss)
+        print(problem or f"held-out loss {loss:.4f}, not worse than recorded.")
+        return int(bool(problem))
+    record = {name: [held_out_loss(seed, steps) for seed in SEEDS] for name, steps in LENGTHS.items()}
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
