@@ -16,7 +16,7 @@ METRICS = {"loss": 2.5, "tokens_per_second": 12345.6, "mfu": 0.256}
 
 
 def drive(observer: Observer, directory, first=1, last=3):
-    observer.start(directory, first, last)
+    observer.start(directory, first, last, "a run")
     for step in range(first, last + 1):
         observer.metrics(step, METRICS)
     observer.metrics(last, {"eval/loss": 2.25, "eval/accuracy": float("nan")})
@@ -61,6 +61,7 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(tmp_path, monkeypatch
     monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=False, width=100))
     drive(Terminal.Config(seconds=1000.0).build(), tmp_path)
     assert out.getvalue() == (
+        "a run\n"
         "step 1/3  loss 2.500  12,346 tokens/s  MFU 25.6 %\n"
         "step 3/3  loss 2.500  12,346 tokens/s  MFU 25.6 %\n"
         "step 3/3  eval/loss 2.250  eval/accuracy nan\n"

@@ -73,7 +73,7 @@ def test_what_a_small_model_writes_is_most_likely_by_the_whole_sequence_with_its
     scanned = model(name).set(predictions=()).build()
     unrolled = _unrolled(model(name).set(predictions=())).build()
     length, new = 5, 12  # Beyond the windows of all small models.
-    prompts = np.random.default_rng(0).integers(0, 256, (3, length), np.int32)
+    prompts = jnp.asarray(np.random.default_rng(0).integers(0, 256, (3, length), np.int32))
 
     @jax.jit
     def run(params):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules made of other modules: `Sequence`, one after the other, and `Repeat`, the same layer many times."""
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # `_path` of a child is private to this package, not to its file; JAX's own annotations are incomplete.
 
 import dataclasses
@@ -92,8 +92,9 @@ def repeat(
 
 def _apart(stacked: Any, count: int) -> list[Any]:
     """Takes stacked arrays apart. The gradient of a split is one concatenation, that of slices a sum of padded ones."""
-    parts = jax.tree.map(lambda leaf: jax.lax.split(leaf, (1,) * count), stacked)
-    return [jax.tree.map(lambda _, part, i=i: part[i][0], stacked, parts) for i in range(count)]
+    leaves, tree = jax.tree.flatten(stacked)
+    parts = [jax.lax.split(leaf, (1,) * count) for leaf in leaves]
+    return [jax.tree.unflatten(tree, [part[i][0] for part in parts]) for i in range(count)]
 
 
 def _stack(*leaves: Array) -> Array:

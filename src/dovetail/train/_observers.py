@@ -23,8 +23,8 @@ class Observer(Component, abc.ABC):
         pass
 
     @abc.abstractmethod
-    def start(self, directory: Path, first_step: int, last_step: int) -> None:
-        """A run starts or goes on; steps are counted from 1."""
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
+        """A run starts or goes on; steps are counted from 1. `about` describes it in a line."""
 
     @abc.abstractmethod
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -42,7 +42,7 @@ class Observer(Component, abc.ABC):
 class JsonLines(Observer):
     """Writes a line of JSON for each step to `metrics.jsonl` in the run's directory; a resumed run appends."""
 
-    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         self._file: TextIO = (directory / "metrics.jsonl").open("a", encoding="utf-8")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -64,7 +64,7 @@ class JsonLines(Observer):
 class TensorBoard(Observer):
     """Writes TensorBoard event files to `tensorboard/` in the run's directory."""
 
-    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         from tensorboardX import SummaryWriter  # Imported here: it takes as long as all of dovetail.
 
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step)
@@ -86,8 +86,9 @@ class Terminal(Observer):
     class Config(Observer.Config):
         seconds: float = 10.0  # Between two lines, without a terminal.
 
-    def start(self, directory: Path, first_step: int, last_step: int) -> None:
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         self._console = Console()
+        self._console.print(about, highlight=False, markup=False)
         self._last_line = -math.inf
         self._last_step = last_step
         self._progress = Progress(

@@ -92,12 +92,10 @@ class Trainer(Component):
             done = int(state.step)
             # Not before: a directory that holds another run is left as it is.
             (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
-            print(
-                f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
-                + (f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}.")
-            )
+            about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
+            about += f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}."
             for observer in self.observers:
-                observer.start(directory, done + 1, self.cfg.steps)
+                observer.start(directory, done + 1, self.cfg.steps, about)
             try:
                 meter = Meter(size.flops_per_token)
                 state = self._loop(state, batches, done, checkpointer, interrupted, meter)
