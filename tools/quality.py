@@ -54,9 +54,11 @@ def main() -> int:
         problem = check(json.loads(RECORD.read_text()), loss)
         print(problem or f"held-out loss {loss:.4f}, not worse than recorded.")
         return int(bool(problem))
-    record = {name: [held_out_loss(seed, steps) for seed in SEEDS] for name, steps in LENGTHS.items()}
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record, indent=2))
+    record: dict[str, list[float]] = {}
+    for name, steps in LENGTHS.items():
+        record[name] = [held_out_loss(seed, steps) for seed in SEEDS]
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+        print(name, record[name], flush=True)
     return 0
 
 

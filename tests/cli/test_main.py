@@ -37,7 +37,7 @@ def test_show_as_json_carries_config_parameters_and_flops(capsys):
     assert main(["show", "tiny-lm", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert from_json(json.dumps(shown["config"])) == recipe("tiny-lm")
-    assert shown["parameters"] == 771_712
+    assert shown["parameters"] == RECIPES["tiny-lm"].parameters
     assert shown["flops_per_token"] > 6 * shown["parameters"]
 
 
@@ -115,3 +115,10 @@ def test_a_reader_that_stops_reading_is_no_error():
     )
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_a_sequence_longer_than_there_are_positions_is_refused_before_anything_is_written(capsys, tmp_path):
+    directory = tmp_path / "run"
+    assert main(["train", "gpt2-tiny", "input.seq_len=4096", f"directory={directory}"]) == 2
+    assert "a sequence of 4096 tokens, but max_length is " in capsys.readouterr().err
+    assert not directory.exists()

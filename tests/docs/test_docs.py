@@ -17,6 +17,7 @@ MODULES = sorted(
     ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
     for file in SRC.rglob("*.py")
     if file.name != "__main__.py"  # Importing it would run it.
+    and file.parent.name != "contenders"  # Programs of their own, some for other interpreters.
 )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
 from dovetail.models import CausalLM, Sampling, generate, sample
-from dovetail.module import ModuleError, call, init
+from dovetail.module import call, init
 from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
 from support.models import gpt2, lm, random_params
 from support.programs import shapes
@@ -85,9 +85,12 @@ def test_the_prompt_makes_logits_for_one_token_of_each_row_alone():
 
 def test_a_prompt_that_has_more_tokens_than_there_are_positions_is_refused():
     model = gpt2(max_length=4).build()
-    with pytest.raises(ModuleError) as e:
+    with pytest.raises(ConfigError) as e:
         generate(model, random_params(model), PROMPTS, LENGTHS, key=jax.random.key(0), max_new=1)
-    assert str(e.value) == "position (LearnedPosition): 5 tokens, but max_length is 4. Use a shorter prompt."
+    assert str(e.value) == (
+        "position (LearnedPosition): a sequence of 5 tokens, but max_length is 4.\n"
+        "  Use a seq_len, or a prompt, of at most that, or a larger max_length."
+    )
 
 
 def test_sampling_depends_on_the_key_alone():

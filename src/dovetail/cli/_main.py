@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
+    for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
         code = args.run(args)
         sys.stdout.flush()

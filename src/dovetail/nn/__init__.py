@@ -25,11 +25,13 @@ from ._feed_forward import GatedFeedForward as GatedFeedForward
 from ._latent_attention import LatentAttention as LatentAttention
 from ._linear import DenseLinear as DenseLinear
 from ._linear import Linear as Linear
+from ._lora import LoRALinear as LoRALinear
 from ._norm import LayerNorm as LayerNorm
 from ._norm import Norm as Norm
 from ._norm import RMSNorm as RMSNorm
 from ._position_bias import ALiBi as ALiBi
 from ._position_bias import PositionBias as PositionBias
+from ._quantised import Int8Linear as Int8Linear
 from ._rotary import DynamicRoPE as DynamicRoPE
 from ._rotary import LinearRoPE as LinearRoPE
 from ._rotary import Llama3RoPE as Llama3RoPE

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError, FunctionConfig, config_for
-from dovetail.module import Init, Module, ModuleError, normal
+from dovetail.module import Init, Module, normal
 from dovetail.ops import rotary_frequencies
 
 
@@ -64,8 +64,11 @@ class LearnedPosition(PositionEmbedding):
 
     def forward(self, positions: Array) -> Array:
         count, length = positions.shape[-1], self.cfg.max_length
-        if self.stateful and count > length:  # In training, a row may hold many short documents.
-            raise ModuleError(f"{self!r}: {count} tokens, but max_length is {length}. Use a shorter prompt.")
+        if count > length:
+            raise ConfigError(
+                f"{self!r}: a sequence of {count} tokens, but max_length is {length}.\n"
+                "  Use a seq_len, or a prompt, of at most that, or a larger max_length."
+            )
         return _rows(self.table, positions)
 
 

@@ -28,8 +28,8 @@ class Linear(Module, abc.ABC):
         """Returns the map as an array `[*in_shape, *out_shape]`, for who multiplies in another order."""
 
 
-class DenseLinear(Linear):
-    """Multiplies by a weight, and adds a bias if there is one."""
+class WeightLinear(Linear, abc.ABC):
+    """What maps by a weight share, with a bias if there is one; they differ in how the product is computed."""
 
     class Config(Linear.Config):
         bias: bool = False
@@ -54,10 +54,21 @@ class DenseLinear(Linear):
         # As a product of two matrices: gradients with more dimensions would be transposed once more.
         flat = self.weight.reshape(math.prod(cfg.in_shape), -1)
         batch = x.shape[: x.ndim - len(cfg.in_shape)]
-        y = (x.reshape(*batch, -1) @ flat).reshape(*batch, *cfg.out_shape)
+        y = self._product(x.reshape(*batch, -1), flat).reshape(*batch, *cfg.out_shape)
         return y + self.bias if self.cfg.bias else y
 
     def matrix(self) -> Array:
         if self.cfg.bias:
             raise ModuleError(f"{self!r} is asked for its matrix, but it also adds a bias. Set bias=False.")
         return self.weight
+
+    @abc.abstractmethod
+    def _product(self, x: Array, weight: Array) -> Array:
+        """Maps `[*B, K]` and `[K, N]` to `[*B, N]`."""
+
+
+class DenseLinear(WeightLinear):
+    """Multiplies by a weight, and adds a bias if there is one."""
+
+    def _product(self, x: Array, weight: Array) -> Array:
+        return x @ weight

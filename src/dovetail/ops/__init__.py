@@ -19,6 +19,7 @@ from ._grouped import GroupedMatmul as GroupedMatmul
 from ._grouped import RaggedDot as RaggedDot
 from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
 from ._grouped import row_groups as row_groups
+from ._int8 import int8_matmul as int8_matmul
 from ._masks import EMPTY as EMPTY
 from ._masks import And as And
 from ._masks import Causal as Causal

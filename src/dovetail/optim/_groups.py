@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of parameters, from their specs: which are matrices, and which a path pattern means."""
 
+import dataclasses
 import difflib
 import re
 from typing import Any
 
 import jax
+from jax import Array
 
 from dovetail.config import ConfigError
 from dovetail.module import ParamSpec
@@ -45,3 +47,15 @@ def matching(pattern: str, paths: list[str], where: str) -> list[str]:
             "  A pattern is compared with the whole path; * stands for any characters."
         )
     return found
+
+
+def frozen_except(patterns: tuple[str, ...], specs: Any, where: str) -> Any:
+    """Returns specs in which all parameters but those that fit a pattern have the rule to stay as they are."""
+    paths = by_path(specs)
+    trained = {path for pattern in patterns for path in matching(pattern, list(paths), where)}
+    new = [spec if path in trained else dataclasses.replace(spec, rule=_kept) for path, spec in paths.items()]
+    return jax.tree.unflatten(jax.tree.structure(specs), new)
+
+
+def _kept(value: Array, gradient: Array) -> Array:
+    return value

@@ -14,7 +14,7 @@ from dovetail.module import ParamSpec
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
-from ._groups import by_path
+from ._groups import by_path, frozen_except
 from ._norm import clip_by_norm, global_norm
 from ._optimizer import AdamW, Optimizer
 from ._precision import widen
@@ -51,6 +51,7 @@ class Learner(Component):
         weight_decay: WeightDecay.Config | None = WeightDecay.Config()
         ema: EMA.Config | None = None
         skip: Skip.Config | None = Skip.Config()
+        trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
     def __init__(self, cfg: Config, *, specs: Any, **kwargs: Any) -> None:
@@ -59,7 +60,8 @@ class Learner(Component):
         self.schedule: Schedule = self._child("schedule")
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
-        self._specs = specs
+        expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
+        self._specs = frozen_except(cfg.trained, specs, f"{where(self)}: trained")
         learned = self._learned(specs)
         self._transformation = self._child("optimizer").transformation(learned)
         decay: WeightDecay | None = self._child("weight_decay")
