@@ -2,7 +2,8 @@
 """How well `tiny-lm` learns: its held-out loss for three seeds, recorded, so that a change for the worse is seen.
 
 `python tools/quality.py` trains them all and writes the record; `--check` trains the first seed of the short run and
-compares. Worse than recorded by more than the seeds differ is a failure.
+compares. Worse than recorded by more than the seeds differ is a failure; they differ little, so a rounding of its own
+is allowed to each machine.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any
 
 RECORD = Path(__file__).parents[1] / "benchmarks" / "results" / "tiny_lm.json"
 SEEDS = (0, 1, 2)
+ROUNDING = 0.02  # What another order of sums may do to the loss of a run.
 LENGTHS = {"short": 150, "whole": None}  # Steps; None: as many as the recipe has.
 
 
@@ -39,10 +41,10 @@ def check(record: dict[str, Any], loss: float) -> str:
     ''
     """
     losses = record["short"]
-    spread = max(losses) - min(losses)
-    if loss <= losses[0] + spread:
+    allowed = max(max(losses) - min(losses), ROUNDING)
+    if loss <= losses[0] + allowed:
         return ""
-    return f"held-out loss of tiny-lm is {loss:.4f}, recorded {losses[0]:.4f}; seeds differ by {spread:.4f}."
+    return f"held-out loss of tiny-lm is {loss:.4f}, recorded {losses[0]:.4f}; {allowed:.4f} more are allowed."
 
 
 def main() -> int:
