@@ -40,7 +40,12 @@ def test_values_are_within_a_percent_of_the_dense_ones_and_gradients_and_matrix_
 
 def test_a_model_learns_as_in_float32():
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 11, (4, 9)))
-    batch = {"tokens": ids[:, :-1], "targets": ids[:, 1:], "weights": jnp.ones((4, 8)), "segments": jnp.ones((4, 8), jnp.int32)}
+    batch = {
+        "tokens": ids[:, :-1],
+        "targets": ids[:, 1:],
+        "weights": jnp.ones((4, 8)),
+        "segments": jnp.ones((4, 8), jnp.int32),
+    }
     batch["positions"] = jnp.broadcast_to(jnp.arange(8), (4, 8))
 
     def losses(cfg):
