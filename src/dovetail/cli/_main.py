@@ -18,7 +18,7 @@ from ._doctor import doctor
 from ._resolve import resolve, resolve_run
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
-_COMPUTES = ("train", "eval", "generate")
+_COMPUTES = ("train", "eval", "generate", "bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
