@@ -21,6 +21,6 @@ def test_tiny_lm_learns_as_well_as_recorded():
 
 
 def test_worse_than_the_seeds_differ_is_a_failure():
-    record = {"short": [2.0, 2.1, 2.05]}
+    record = {"held_out_loss": [2.0, 2.1, 2.05]}
     assert check(record, 2.09) == ""
     assert check(record, 2.11) == "held-out loss of tiny-lm is 2.1100, recorded 2.0000; 0.1000 more are allowed."

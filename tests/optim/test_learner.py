@@ -356,3 +356,25 @@ def test_parameters_of_another_model_are_refused(specs, arrays):
         "  up.weight: (4, 7), specs: (4, 6)\n"
         "  extra.weight: (2, 2), specs: missing"
     )
+
+
+def test_what_is_not_trained_stays_without_state_decay_or_a_part_in_the_norm(specs, arrays):
+    learner = CFG.set(trained=("layer.attention.*", "up.weight"), schedule=ConstantSchedule.Config(peak=0.1)).build(
+        specs=specs
+    )
+    params, grads = (jax.tree.map(np.float32, arrays(seed)) for seed in (0, 1))
+    state = learner.init(params)
+    new, _, metrics = learner.update(params, grads, state)
+    trained = {"layer.attention.query.weight", "layer.attention.query.bias", "up.weight"}
+    before, after, slopes = by_path(params), by_path(new), by_path(grads)
+    assert {path for path in before if np.any(before[path] != after[path])} == trained
+    norm = np.sqrt(sum(np.sum(np.square(slopes[path], dtype=np.float64)) for path in trained))
+    np.testing.assert_allclose(metrics["grad_norm"], norm, rtol=1e-6)
+    assert len(jax.tree.leaves(state.optimizer)) == 2 * len(trained) + 1, "two moments each, and a count"
+
+
+def test_a_pattern_of_what_is_trained_must_fit_something(specs):
+    with pytest.raises(ConfigError, match=r"trained: '\*\.lora_\*' fits no parameter"):
+        CFG.set(trained=("*.lora_*",)).build(specs=specs)
+    with pytest.raises(ConfigError, match=r"trained is .*expected at least one path or pattern"):
+        CFG.set(trained=()).build(specs=specs)

@@ -5,24 +5,19 @@ Contenders are programs that stay and make one step when told to. Each peer is t
 that whatever else the machine does hits both alike. What counts is the ratio.
 """
 
-import contextlib
-import dataclasses
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dovetail.config import ConfigError
 from dovetail.launch import host_settings
 
+from ._contender import Contender, contender, environment, has_package
 from .contenders._problem import Problem
 
-_HERE = Path(__file__).parent / "contenders"
 # Peer: program and further arguments. All but ours share nothing with Dovetail but the problem.
 PEERS = {
     "hand-written-jax": ("hand_written.py",),
@@ -75,58 +70,24 @@ def bench_train(
     unknown = [peer for peer in peers if peer not in PEERS]
     if unknown:
         raise ConfigError(f"no peer is called {unknown[0]!r}. There are: {', '.join(PEERS)}.")
-    settings = host_settings(os.environ)
-    environ = {**os.environ, **{k: v for setting in settings for k, v in setting.variables.items()}}
+    settings, environ = host_settings(os.environ), environment()
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for peer in peers:
         python = sys.executable
         if PEERS[peer][0] == "pytorch.py":
             python = torch_python or python
-            if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+            if not has_package(python, "torch"):
                 missing[peer] = f"{python} has no PyTorch. Name one that has: --torch-python PATH."
                 continue
-        ours = _contender(sys.executable, ("ours.py",), problem, environ)
-        with ours as a, _contender(python, PEERS[peer], problem, environ) as b:
+        ours = contender(sys.executable, ("ours.py",), problem, environ)
+        with ours as a, contender(python, PEERS[peer], problem, environ) as b:
             rows.append(_row(peer, a, b, rounds, log))
     on = {setting.name: setting.active or bool(setting.variables) for setting in settings}
     return TrainReport(problem, rounds, rows, missing, problem.flops, measured_peak(), on)
 
 
-class _Contender(NamedTuple):
-    about: dict[str, Any]
-    step: Callable[[], dict[str, Any]]
-
-
-@contextlib.contextmanager
-def _contender(
-    python: str, program: tuple[str, ...], problem: Problem, environ: dict[str, str]
-) -> Iterator[_Contender]:
-    command = [python, str(_HERE / program[0]), json.dumps(dataclasses.asdict(problem)), *program[1:]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        write, read = process.stdin, process.stdout
-
-        def answer() -> dict[str, Any]:
-            line = read.readline()
-            if not line:
-                raise RuntimeError(f"{' '.join(program)} ended with exit code {process.wait()}; see its message above.")
-            return json.loads(line)
-
-        def step() -> dict[str, Any]:
-            write.write("\n")
-            write.flush()
-            return answer()
-
-        try:
-            yield _Contender(answer(), step)
-        finally:
-            write.close()
-            process.wait()
-
-
-def _row(peer: str, ours: _Contender, other: _Contender, rounds: int, log: Callable[[str], None]) -> Row:
+def _row(peer: str, ours: Contender, other: Contender, rounds: int, log: Callable[[str], None]) -> Row:
     first = ours.step(), other.step()  # The first step is not timed: it may compile, and touches memory.
     difference = abs(first[0]["loss"] - first[1]["loss"])
     if not difference <= _CLOSE:

@@ -41,7 +41,8 @@ class Learner(Component):
     dtypes it got, so that both can be donated.
 
     A parameter with a rule of its own is changed by that rule: it has no state here, does not decay, and its gradient
-    counts in no norm. The average has it like the others, and a skipped step leaves it as it is.
+    counts in no norm. The average has it like the others, and a skipped step leaves it as it is. What is not
+    `trained` has the rule to stay.
     """
 
     class Config(Component.Config):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all contenders of `dovetail bench train` share: sizes, weights and data. Needs NumPy alone."""
+"""What all contenders of `dovetail bench` share: sizes, weights and data. Needs NumPy alone."""
 
 import dataclasses
 import json
@@ -64,6 +64,11 @@ class Problem:
             yield row[:, :-1], row[:, 1:]
 
 
+def prompts(data: Problem, batch: int, length: int = 32) -> np.ndarray:
+    """Returns prompts to continue, [batch, length]."""
+    return np.random.default_rng(2).integers(0, data.vocab_size, (batch, length), dtype=np.int32)
+
+
 def problem() -> Problem:
     """Returns the problem that the first argument of the program describes, as JSON."""
     return Problem(**json.loads(sys.argv[1]))
@@ -74,15 +79,19 @@ def serve(step: Callable[[np.ndarray, np.ndarray], float], data: Problem, **abou
 
     `step` takes tokens and targets, and returns the loss when the whole step is done.
     """
-    _say(about)
     batches = data.batches()
+    answer_each(lambda: {"loss": step(*next(batches))}, **about)
+
+
+def answer_each(run: Callable[[], dict[str, object]], **about: object) -> None:
+    """Says what it is, then runs once for each line that comes in, and answers with the result and what it took."""
+    _say(about)
     for _ in sys.stdin:
-        tokens, targets = next(batches)
         before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        loss = step(tokens, targets)
+        result = run()
         seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        _say({"seconds": seconds, "cpu_seconds": cpu, "loss": loss, "peak_rss_bytes": after.ru_maxrss * 1024})
+        _say({"seconds": seconds, "cpu_seconds": cpu, "peak_rss_bytes": after.ru_maxrss * 1024, **result})
 
 
 def _say(answer: dict[str, object]) -> None:
