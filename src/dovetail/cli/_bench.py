@@ -101,7 +101,7 @@ def _decode_text(report: Any, about: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"bandwidth: all weights once per step, of {report.bytes_per_second / 1e9:.1f} GB/s that a copy reaches.",
+        f"bandwidth: all weights once per step, of {report.bytes_per_second / 1e9:.1f} GB/s that reading reaches.",
     ]
     return "\n".join([*lines, *([f"left out: {report.missing}"] if report.missing else [])])
 
