@@ -2,6 +2,7 @@
 """The command line: what a user types, sees and gets as exit code."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -86,9 +87,13 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "Going on after step 2." in out
     assert main(["generate", str(tmp_path / "run"), "The whale", "sampling.temperature=0.5"]) == 0
-    assert capsys.readouterr().out.startswith("The whale")
+    printed = capsys.readouterr()
+    assert printed.out.startswith("The whale")
+    assert re.fullmatch(r"4 tokens, [\d,]+ a second\n", printed.err)
     assert main(["generate", str(tmp_path / "run"), "The whale", "--json", "--step", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["step"] == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["tokens"]) == (2, 4)
+    assert found["tokens_per_second"] > 0
     assert main(["eval", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.startswith("step 3  eval/loss ")
     assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
@@ -96,6 +101,18 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path):
     assert main(["eval", str(tmp_path / "run"), "--step", "7"]) == 2
     assert "there is no step 7, only" in capsys.readouterr().err
     assert resolve(str(tmp_path / "run")).steps == 3
+
+
+@pytest.mark.slow
+def test_generate_refuses_more_tokens_than_there_are_positions(capsys, tmp_path):
+    assert main(["train", "gpt2-tiny", "steps=1", "input.batch_size=2", f"directory={tmp_path / 'run'}"]) == 0
+    capsys.readouterr()
+    assert main(["generate", str(tmp_path / "run"), "whale" * 20, "sample_tokens=40"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "dovetail generate: model.position (LearnedPosition): a sequence of 139 tokens, but max_length is 128.\n"
+        "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length.\n",
+    )
 
 
 def test_doctor_makes_a_step_and_names_what_it_found(capsys):

@@ -150,8 +150,8 @@ def test_the_cache_has_the_compute_dtype_and_room_for_the_capacity():
     run = functools.partial(call, model, state={}, capacity=9, dtype=jnp.bfloat16)
     state = jax.eval_shape(lambda p, ids: run(p, ids)[1].state, random_params(model), jnp.asarray(IDS))
     cache, _ = state["stack.layer.mixer.cache.entries"]
-    assert (cache["k"].shape, cache["k"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)  # Layers, rows, room, heads, dims.
-    assert (cache["v"].shape, cache["v"].dtype) == ((2, 2, 9, 2, 2), jnp.bfloat16)
+    assert (cache["k"].shape, cache["k"].dtype) == ((2, 2, 2, 9, 2), jnp.bfloat16)  # Layers, rows, heads, room, dims.
+    assert (cache["v"].shape, cache["v"].dtype) == ((2, 2, 2, 9, 2), jnp.bfloat16)
     assert set(state) == {"length", "stack.layer.mixer.cache.entries"}
 
 

@@ -83,14 +83,24 @@ def test_the_prompt_makes_logits_for_one_token_of_each_row_alone():
     assert (3, 5, 11) not in made
 
 
-def test_a_prompt_that_has_more_tokens_than_there_are_positions_is_refused():
-    model = gpt2(max_length=4).build()
+@pytest.mark.parametrize("max_length, max_new, count", [(4, 1, 5), (7, 4, 8)])
+def test_more_tokens_than_there_are_positions_are_refused_before_any_is_drawn(max_length, max_new, count):
+    model = gpt2(max_length=max_length).build()
+    params = jax.eval_shape(lambda: random_params(model))  # Without values: nothing can be computed.
+    run = functools.partial(generate, model, params, PROMPTS, LENGTHS, key=jax.random.key(0))
     with pytest.raises(ConfigError) as e:
-        generate(model, random_params(model), PROMPTS, LENGTHS, key=jax.random.key(0), max_new=1)
+        run(max_new=max_new)
     assert str(e.value) == (
-        "position (LearnedPosition): a sequence of 5 tokens, but max_length is 4.\n"
-        "  Use a seq_len, or a prompt, of at most that, or a larger max_length."
+        f"position (LearnedPosition): a sequence of {count} tokens, but max_length is {max_length}.\n"
+        "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length."
     )
+
+
+def test_the_last_new_token_needs_no_position_as_it_is_not_read():
+    model = gpt2(max_length=7).build()
+    run = functools.partial(generate, model, max_new=3)
+    made = jax.eval_shape(lambda p: run(p, PROMPTS, LENGTHS, key=jax.random.key(0)), random_params(model))
+    assert made.shape == (3, 3)
 
 
 def test_sampling_depends_on_the_key_alone():

@@ -11,6 +11,7 @@ from dovetail.checkpoint import load_config
 from dovetail.config import ConfigError
 from dovetail.models import Sampling
 from dovetail.train import eval_step, evaluate, load_trained
+from dovetail.train._trained import continued
 from support.runs import tiny
 
 
@@ -53,3 +54,13 @@ def test_evaluation_is_the_mean_over_all_tokens(run):
 def test_an_empty_prompt_is_refused(run):
     with pytest.raises(ConfigError, match="the prompt is empty"):
         load_trained(run[0]).sample("", seed=0, max_new=3, sampling=Sampling())
+
+
+def test_words_that_the_tokenizer_does_not_have_are_left_out(run):
+    cfg, _ = run
+    trained = load_trained(cfg)
+
+    def draw(params, prompts, lengths, key):
+        return np.array([[ord("s"), trained.tokenizer.vocab_size, ord("o")]])
+
+    assert continued(draw, trained.params, trained.tokenizer, "It was ", seed=0) == "It was so"

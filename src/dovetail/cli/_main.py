@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.config import ConfigError, diff, to_json, to_text
-from dovetail.launch import host_settings, restart_with
+from dovetail.launch import host_settings, restart_with, start_devices
 from dovetail.zoo import RECIPES
 
 from ._bench import add_bench
 from ._doctor import doctor
+from ._mesh import show_mesh
 from ._resolve import resolve, resolve_run
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
@@ -23,7 +24,7 @@ _COMPUTES = ("train", "eval", "generate", "bench")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0, or 2 with one message for what the user can fix."""
-    args = _parser().parse_args(argv)
+    args = _parsed(argv)
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
@@ -40,6 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"dovetail {args.command}: {e}", file=sys.stderr)
         return 2
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the arguments; overrides may stand after an option, where argparse does not look for them."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if any(text.startswith("-") for text in rest) or (rest and not hasattr(args, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
 
 
 def _fixable() -> tuple[type[Exception], ...]:
@@ -66,11 +78,15 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     command("list", _list, "List the recipes.")
-    command("show", _show, "Print the config of a recipe.", recipe="recipe")
+    show = command(
+        "show", _show, "Print the config of a recipe; with --mesh, its parameters on that mesh.", recipe="recipe"
+    )
+    show.add_argument("--mesh", metavar="AXIS=SIZE,...", help=_MESH)
     differ = command("diff", _diff, "Print what differs between two recipes.")
     differ.add_argument("a")
     differ.add_argument("b")
-    command("train", _train, "Train a recipe; run again to go on.", recipe="recipe", reports=False)
+    train = command("train", _train, "Train a recipe; run again to go on.", recipe="recipe", reports=False)
+    train.add_argument("--mesh", metavar="AXIS=SIZE,...", help=_MESH)
     evaluate = command("eval", _eval, "Evaluate a trained model on its held-out data.", recipe="run_directory")
     evaluate.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample = command("generate", _generate, "Continue a prompt with a trained model.")
@@ -84,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
     "run_directory": "the directory of a run",
@@ -100,7 +117,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    cfg = resolve(args.recipe, args.overrides)
+    cfg = resolve(args.recipe, args.overrides, args.mesh)
+    if args.mesh is not None:
+        return show_mesh(cfg, args.json)
     if not args.json:
         print(to_text(cfg), end="")
         return 0
@@ -117,7 +136,9 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    resolve(args.recipe, args.overrides).build().run()
+    cfg = resolve(args.recipe, args.overrides, args.mesh)
+    start_devices(cfg.mesh, os.environ)
+    cfg.build().run()
     return 0
 
 
@@ -145,6 +166,12 @@ def _generate(args: argparse.Namespace) -> int:
 
     cfg, files = resolve_run(args.directory, args.overrides, args.step)
     trained = load_trained(cfg, files=files, step=args.step)
-    text = trained.sample(args.prompt, seed=args.seed, max_new=cfg.sample_tokens, sampling=cfg.sampling)
-    print(json.dumps({"step": trained.step, "text": text}, ensure_ascii=False, indent=2) if args.json else text)
+    found = trained.timed_sample(args.prompt, seed=args.seed, max_new=cfg.sample_tokens, sampling=cfg.sampling)
+    rate = found.tokens / found.seconds
+    if args.json:
+        values = {"step": trained.step, "text": found.text, "tokens": found.tokens, "tokens_per_second": round(rate, 1)}
+        print(json.dumps(values, ensure_ascii=False, indent=2))
+    else:
+        print(found.text, flush=True)
+        print(f"{found.tokens} tokens, {rate:,.0f} a second", file=sys.stderr)
     return 0

@@ -11,11 +11,20 @@ from dovetail.config import ConfigBase, ConfigError, from_json, override
 from dovetail.zoo import recipe
 
 
-def resolve(name: str, overrides: Sequence[str] = ()) -> Any:
-    """Returns the config that a name stands for, with overrides applied.
+def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None) -> Any:
+    """Returns the config that a name stands for, with overrides applied, on a mesh if one is named.
 
     A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config.
     """
+    cfg = _resolve(name, overrides)
+    if mesh is None:
+        return cfg
+    from dovetail.parallel import parse_mesh
+
+    return cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+
+
+def _resolve(name: str, overrides: Sequence[str]) -> Any:
     path, colon, function = name.rpartition(":")
     if colon and path.endswith(".py"):
         return override(_from_file(Path(path), function), overrides)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting processes: the settings of the host they run on."""
 
+from ._devices import start_devices as start_devices
 from ._host import SWITCH as SWITCH
 from ._host import Setting as Setting
 from ._host import host_settings as host_settings

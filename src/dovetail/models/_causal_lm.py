@@ -117,6 +117,14 @@ class CausalLM(Module):
         return found
 
     def _token_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:
+        axes = ("batch", "seq")
+        hidden = self.lay(hidden, *axes, None)
+        return self.on_shards(
+            self._own_loss, hidden, targets, weights, in_axes=((*axes, None), axes, axes), out_axes=None
+        )
+
+    def _own_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:
+        """Returns the sums over the tokens of this device."""
         return chunked_token_loss(
             hidden.reshape(-1, hidden.shape[-1]),
             self._logits,
@@ -140,7 +148,8 @@ class CausalLM(Module):
         x = self._embedded(ids)
         if self.position is not None:
             x = x + self.position(context["positions"])
-        return self.norm(self.stack(self.dropout(x), **context))
+        x = self.lay(self.dropout(x), "batch", "stream", None)
+        return self.norm(self.stack(x, **context))
 
     def _context(
         self, ids: Array, positions: Array | None, segments: Array | None, lengths: Array | None
@@ -162,6 +171,8 @@ class CausalLM(Module):
             if lengths is not None:
                 raise ModuleError(f"{self!r}: lengths go with decode state. Without it, mark padding by segments of 0.")
             return step
+        if self.position is not None and not self.has_state("length"):
+            self.position.check_length(self.capacity)
         start = self.length if self.has_state("length") else jnp.zeros((batch,), jnp.int32)
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
         self.update("length", start + count)

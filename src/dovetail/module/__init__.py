@@ -7,6 +7,9 @@ from ._context import Params as Params
 from ._context import State as State
 from ._context import call as call
 from ._context import per_layer as per_layer
+from ._layout import Axes as Axes
+from ._layout import Layout as Layout
+from ._layout import Pipelining as Pipelining
 from ._module import Module as Module
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
@@ -15,6 +18,9 @@ from ._param import constant as constant
 from ._param import normal as normal
 from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
+from ._pipeline import STAGE as STAGE
+from ._pipeline import marked_loops as marked_loops
+from ._pipeline import stage_axes as stage_axes
 from ._remat import Remat as Remat
 from ._structure import Repeat as Repeat
 from ._structure import Sequence as Sequence

@@ -21,8 +21,9 @@ from jax.typing import DTypeLike
 
 from dovetail.config import did_you_mean
 
+from ._layout import Layout
 from ._param import fold_path
-from ._remat import Remat
+from ._remat import Regather, Remat
 
 if TYPE_CHECKING:
     from ._module import Module
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any]
 State = dict[str, Any]
 _scope: ContextVar["Scope | None"] = ContextVar("scope", default=None)
+_REGATHER = Regather()
 
 
 class ModuleError(RuntimeError):
@@ -60,18 +62,19 @@ class Frame:
     state: State | None = None
     capacity: int | None = None
     in_scan: bool = False
+    layout: Layout | None = None
     tags: set[str] | None = None  # Names given inside a remat region; outside, names are not recorded.
-    remats: dict[Remat, set[str]] = dataclasses.field(default_factory=dict[Remat, set[str]])  # Names in their regions.
+    remats: dict[Remat | Regather, set[str]] = dataclasses.field(  # Names in their regions.
+        default_factory=dict[Remat | Regather, set[str]]
+    )
     summaries: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
     losses: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
     trace: Any = dataclasses.field(default_factory=lambda: get_opaque_trace_state(convention="dovetail"))
 
     def inner(self, **changes: Any) -> "Frame":
         """A frame for a part of this call that JAX traces on its own; it starts without results."""
-        kept = {
-            name: getattr(self, name) for name in ("rng", "train", "dtype", "capacity", "in_scan", "tags", "remats")
-        }
-        return Frame(**{**kept, **changes})
+        names = ("rng", "train", "dtype", "capacity", "in_scan", "layout", "tags", "remats")
+        return Frame(**{**{name: getattr(self, name) for name in names}, **changes})
 
     def collected(self) -> Collected:
         """The results so far."""
@@ -135,6 +138,7 @@ def call(
     state: State | None = None,
     capacity: int | None = None,
     dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
     **named_inputs: Any,
 ) -> tuple[Any, Collected]:
     """Runs a method of `module` as a pure function, for jit, grad, scan, vmap, remat and shard_map to see.
@@ -144,6 +148,7 @@ def call(
         state: decode state by path, `{}` to start with; the returned one replaces it. None: layers keep no state.
         capacity: positions that decode state must have room for, in the call that starts it.
         dtype: what floating-point parameters are cast to when a module reads them; None leaves them as they are.
+        layout: how arrays lie on the mesh in use (`jax.set_mesh`); None: as the compiler decides.
     """
     function = unscoped(module, method)
     frame = Frame(
@@ -152,6 +157,7 @@ def call(
         dtype=dtype,
         state=None if state is None else dict(state),
         capacity=capacity,
+        layout=layout,
     )
     scope = Scope(frame, module, params, module._path)
     out = run(scope, function, inputs, named_inputs)
@@ -186,11 +192,20 @@ def call_child(module: "Module", function: Callable[..., Any], args: Any, kwargs
 def run(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Runs an unbound method in a scope, in a remat region if the module's config asks for one."""
     if scope.module._cfg.remat is not None:
-        return _run_remat(scope, function, args, kwargs)
-    return _run_plain(scope, function, args, kwargs)
+        return _run_remat(scope, scope.module._cfg.remat, function, args, kwargs)
+    return run_plain(scope, function, args, kwargs)
 
 
-def _run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_layer(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """As `run`, for a layer of a loop: it does not keep parameters that were gathered for it."""
+    layout = scope.frame.layout
+    if scope.module._cfg.remat is not None or layout is None or not layout.gathers:
+        return run(scope, function, args, kwargs)
+    return _run_remat(scope, _REGATHER, function, args, kwargs)
+
+
+def run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Runs an unbound method in a scope."""
     token = _scope.set(scope)
     try:
         return function(scope.module, *args, **kwargs)
@@ -202,8 +217,9 @@ def _run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: An
         _scope.reset(token)
 
 
-def _run_remat(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    remat: Remat = scope.module._cfg.remat
+def _run_remat(
+    scope: Scope, remat: Remat | Regather, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
     outer = scope.frame
     leaves, tree = jax.tree.flatten((args, kwargs))
     traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, (Array, np.ndarray))}
@@ -212,7 +228,7 @@ def _run_remat(scope: Scope, function: Callable[..., Any], args: Any, kwargs: An
     def pure(params: Params, traced: dict[int, Any], state: State | None) -> tuple[Any, Collected]:
         frame = outer.inner(state=state, tags=tags)
         args, kwargs = jax.tree.unflatten(tree, [traced.get(i, leaf) for i, leaf in enumerate(leaves)])
-        out = _run_plain(dataclasses.replace(scope, frame=frame, params=params), function, args, kwargs)
+        out = run_plain(dataclasses.replace(scope, frame=frame, params=params), function, args, kwargs)
         return out, frame.collected()
 
     checkpointed: Any = jax.checkpoint(pure, policy=remat.policy, prevent_cse=not outer.in_scan)

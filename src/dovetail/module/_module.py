@@ -6,6 +6,7 @@
 import functools
 import re
 import types
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -17,8 +18,10 @@ from jax.typing import DTypeLike
 from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
 from ._context import ModuleError, Scope, call_child, current, join, own_scope, random_key
+from ._layout import Axes
 from ._param import Init, ParamSpec, Rule, variance_scaling
 from ._remat import Remat
+from ._shards import run_on_shards
 from ._tree import describe
 
 _T = TypeVar("_T")
@@ -191,6 +194,38 @@ class Module(Component):
         named: Any = functools.partial(checkpoint_name, name=full)
         return jax.tree.map(named, value)
 
+    def lay(self, value: Array, *axes: str | None) -> Array:
+        """Says what the dimensions of an activation are, from which follows how it lies on the mesh, if there is one.
+
+        Costs nothing on one device.
+        """
+        layout = self._scope("the layout").frame.layout
+        return value if layout is None else layout.constrain(value, axes)
+
+    def group(self, axis: str, size: int | None = None) -> tuple[str, ...]:
+        """Returns the mesh axes over which a logical axis of parameters is split, for collectives in `on_shards`."""
+        layout = self._scope("the layout").frame.layout
+        return () if layout is None else layout.parameter_axes(axis, size)
+
+    def on_shards(
+        self,
+        method: Callable[..., Any],
+        *inputs: Array,
+        in_axes: Sequence[Axes],
+        out_axes: Axes | None,
+        keep: Sequence[str] = (),
+    ) -> Any:
+        """Runs a method of this module on each device's own part of the inputs, where these are split over a mesh.
+
+        Parameters arrive whole, except along the axes in `keep`: there, each device has its part. What the method
+        reports is averaged over the parts. Without a mesh, this is a plain call.
+
+        Args:
+            in_axes: the logical axes of each input.
+            out_axes: those of the result; None: the results, a tree of arrays, are summed over all parts.
+        """
+        return run_on_shards(self._scope("its shards"), method, inputs, in_axes, out_axes, keep)
+
     def summary(self, name: str, value: Array | float) -> None:
         """Reports a value; it leaves the call in `Collected.summaries` under this module's path."""
         scope = self._scope(f"to report {name!r}")
@@ -245,8 +280,9 @@ class Module(Component):
             )
         if len(value.shape) != len(spec.shape):
             raise ModuleError(f"{where}: the array has shape {value.shape}, the module declares {spec.shape}.")
-        dtype = scope.frame.dtype if spec.cast else None
-        return value.astype(dtype) if dtype is not None and jnp.issubdtype(value.dtype, jnp.floating) else value
+        value = spec.as_read(value, scope.frame.dtype)
+        layout = scope.frame.layout
+        return value if layout is None else layout.gather(value, spec)
 
     def _read_state(self, name: str, scope: Scope) -> Any:
         where, state = join(self.path, name), scope.frame.state

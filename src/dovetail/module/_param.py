@@ -70,6 +70,12 @@ class ParamSpec:
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.shape[0]))
         return jax.vmap(one.make)(keys)
 
+    def as_read(self, value: Array, dtype: DTypeLike | None) -> Array:
+        """Returns a value in the dtype to compute with, where there is one."""
+        if dtype is None or not self.cast or not jnp.issubdtype(value.dtype, jnp.floating):
+            return value
+        return value.astype(dtype)
+
     def changed(self, value: Array, gradient: Array) -> Array:
         """Returns what its rule makes of a value; each layer of a stack on its own."""
         rule = self.rule

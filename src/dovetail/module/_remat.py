@@ -39,6 +39,25 @@ class Remat(ConfigBase):
                 raise ConfigError(f"{self}: no activation is called {pattern!r}.{did_you_mean(pattern, short)}{there}")
 
 
+_MOVES = {"name", "sharding_constraint", "convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim"}
+
+
+class Regather:
+    """Keeps all activations, but no parameter that was gathered: the backward pass gathers it again.
+
+    Without this, a loop over layers would keep all parameters whole, which is what splitting them should prevent.
+    """
+
+    def policy(self, prim: Any, *args: Any, **params: Any) -> Any:
+        """Decides for one equation: what only moves or casts numbers is done again, gathering among it."""
+        inside = params.get("call_jaxpr")  # Of a function with a derivative of its own.
+        names = [prim.name] if inside is None else [equation.primitive.name for equation in inside.eqns]
+        return not set(names) <= _MOVES
+
+    def check(self, tags: set[str]) -> None:
+        """Does nothing: it names no activations."""
+
+
 @functools.cache
 def _for_name(name: str, remat: Remat) -> Any:
     offload = [name] if _fits(name, remat.offload) else []

@@ -13,8 +13,9 @@ from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
 
-from ._context import Collected, Scope, join, own_scope, run, unscoped
+from ._context import Collected, Frame, Scope, State, join, own_scope, run_layer, unscoped
 from ._module import Module
+from ._pipeline import in_stages
 
 
 class Sequence(Module):
@@ -71,21 +72,27 @@ def repeat(
     """
     scope = own_scope(module, "the loop")
     names = [layer._name for layer in layers]
-    one = _one_round(scope, layers, args, kwargs)
     prefixes = tuple(join(module.path, f"{name}.") for name in names)
     state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefixes)}
     params = {name: scope.params[name] for name in names}
-    each = (None if scope.frame.rng is None else jnp.arange(count), params, state)
-    if loop == "scan":
-        x, collected = jax.lax.scan(one, x, each, length=count)
-    else:
+    each = (jnp.arange(count) if state or scope.frame.rng is not None else None, params)
+
+    def some(frame: Frame, length: int, carry: Any, each: Any, inputs: Any) -> tuple[Any, Collected]:
+        one = _one_round(dataclasses.replace(scope, frame=frame), layers, *inputs)
+        if loop == "scan":
+            return jax.lax.scan(one, carry, each, length=length)
         results: list[Collected] = []
-        for item in _apart(each, count):
-            x, result = one(x, item)
+        for item in _apart(each, length):
+            carry, result = one(carry, item)
             results.append(result)
-        collected = jax.tree.map(_stack, *results)
+        return carry, jax.tree.map(_stack, *results)
+
+    staged = in_stages(scope, some, count, (x, state), each, (args, kwargs))
+    (x, state), collected = staged or some(scope.frame, count, (x, state), each, (args, kwargs))
     for name in names:
         collected = _stacked(collected, join(scope.path, name))
+    if scope.frame.state is not None:
+        scope.frame.state.update(state)
     scope.frame.take(collected)
     return x
 
@@ -102,22 +109,49 @@ def _stack(*leaves: Array) -> Array:
 
 
 def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: Any) -> Any:
+    """Returns a step of the loop: `x` and the state of all rounds are carried, each round has an index and parameters.
+
+    Decode state is changed in place. If it went in with the parameters and came out with the results, every call would
+    copy all of it; only what is new, or has got another shape, takes that way out.
+    """
     outer = scope.frame
 
-    def one(x: Any, each: Any) -> tuple[Any, Collected]:
-        index, params, state = each
-        rng = outer.rng
+    def one(carry: tuple[Any, State], each: Any) -> tuple[tuple[Any, State], Collected]:
+        (x, state), (index, params) = carry, each
+        rng, old = (
+            outer.rng,
+            {path: jax.tree.map(lambda leaf: _at(leaf, index), value) for path, value in state.items()},
+        )
         frame = outer.inner(
             rng=None if rng is None else lambda: jax.random.fold_in(rng(), index),
-            state=None if outer.state is None else dict(state),
+            state=None if outer.state is None else dict(old),
             in_scan=True,
         )
         for layer in layers:
             inner = Scope(frame, layer, params[layer._name], join(scope.path, layer._name))
-            x = run(inner, unscoped(layer, "forward"), (x, *args), kwargs)
-        return x, frame.collected()
+            x = run_layer(inner, unscoped(layer, "forward"), (x, *args), kwargs)
+        found = frame.collected()
+        if found.state is None:
+            return (x, state), found
+        new = {path: value for path, value in found.state.items() if value is not old.get(path)}
+        fits = {path for path, value in new.items() if path in old and _types(value) == _types(old[path])}
+        written = {path: jax.tree.map(lambda leaf, x: _put(leaf, x, index), state[path], new[path]) for path in fits}
+        started = {path: value for path, value in new.items() if path not in fits}
+        return (x, {**state, **written}), dataclasses.replace(found, state=started)
 
     return one
+
+
+def _at(stacked: Array, index: Array) -> Array:
+    return jax.lax.dynamic_index_in_dim(stacked, index, keepdims=False)
+
+
+def _put(stacked: Array, value: Array, index: Array) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(stacked, value, index, 0)
+
+
+def _types(value: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), value)
 
 
 def _stacked(collected: Collected, path: str) -> Collected:

@@ -32,6 +32,9 @@ from ._norm import RMSNorm as RMSNorm
 from ._position_bias import ALiBi as ALiBi
 from ._position_bias import PositionBias as PositionBias
 from ._quantised import Int8Linear as Int8Linear
+from ._remat import POLICIES as POLICIES
+from ._remat import RematPolicy as RematPolicy
+from ._remat import with_remat as with_remat
 from ._rotary import DynamicRoPE as DynamicRoPE
 from ._rotary import LinearRoPE as LinearRoPE
 from ._rotary import Llama3RoPE as Llama3RoPE

@@ -96,8 +96,11 @@ class Attention(Mixer):
         self.cache = self.child("cache", cfg.cache)
 
     def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
+        x = self.lay(x, "batch", "seq", None)
         q, k, v = self._normed(self.query(x), self.query_norm), self._normed(self.key(x), self.key_norm), self.value(x)
         q, k = self.rotary(q, positions), self.rotary(k, positions)
+        q = self.lay(q, "batch", "seq", "heads", None)
+        k, v = (self.lay(each, "batch", "seq", "kv_heads", None) for each in (k, v))
         q, k, v = self.tag("qkv", (q, k, v))
         if self.cfg.window is not None:
             mask = mask & SlidingWindow(self.cfg.window)
@@ -119,8 +122,10 @@ class Attention(Mixer):
             bias=None if self.position_bias is None else self.position_bias(),
             sinks=self.sink if self.cfg.sinks else None,
         )
-        attended = self.tag("attended", attended)
-        return self.out(attended if self.gate is None else attended * jax.nn.sigmoid(self.gate(x)))
+        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
+        if self.gate is not None:
+            attended = attended * jax.nn.sigmoid(self.gate(x))
+        return self.lay(self.out(attended), "batch", "stream", None)
 
     def _normed(self, x: Array, norm: Norm | None) -> Array:
         if norm is None:

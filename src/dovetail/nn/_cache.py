@@ -36,7 +36,11 @@ class Cache(Module, abc.ABC):
 
 
 class DenseCache(Cache):
-    """An array with room for `capacity` tokens in each row, each at the place that is its index."""
+    """An array with room for `capacity` tokens in each row, each at the place that is its index.
+
+    Heads come before tokens, `[B, G, S, K]`, as products with queries want them: time-major, each call would transpose
+    all that is kept.
+    """
 
     def __init__(self, cfg: Cache.Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -49,15 +53,26 @@ class DenseCache(Cache):
         prefix = jnp.zeros(shape, bool) if tokens.prefix is None else jnp.broadcast_to(tokens.prefix, shape)
         new = (values, Tokens(index, segment, prefix))
         old = self.entries if self.has_state("entries") else self._empty(new, shape[1])
-        write = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))
-        entries = jax.tree.map(lambda old, new: write(old, new, index), old, new)
+        entries = jax.tree.map(lambda old, new: _write(old, new, index), old, new)
         self.update("entries", entries)
-        kept, known = entries
+        kept, known = jax.tree.map(_swapped, entries)
         lost = jnp.any((index >= known.index.shape[1]) & (index != EMPTY), axis=1)
         return Kept(kept, known if tokens.segment is not None else Tokens(known.index, None, known.prefix), lost)
 
     def _empty(self, new: tuple[dict[str, Array], Tokens], length: int) -> tuple[dict[str, Array], Tokens]:
         if length > self.capacity:
             raise ModuleError(f"{self!r}: {length} tokens do not fit into a capacity of {self.capacity}.")
-        room = jax.tree.map(lambda x: jnp.zeros((x.shape[0], self.capacity, *x.shape[2:]), x.dtype), new)
+        room = jax.tree.map(lambda x: _swapped(jnp.zeros((x.shape[0], self.capacity, *x.shape[2:]), x.dtype)), new)
         return room[0], Tokens(jnp.full_like(room[1].index, EMPTY), room[1].segment, room[1].prefix)
+
+
+def _swapped(x: Array) -> Array:
+    """Swaps tokens and heads, where there are heads: `[B, T, G, K]` and `[B, G, T, K]`."""
+    return x if x.ndim < 4 else jnp.swapaxes(x, 1, 2)
+
+
+def _write(old: Array, new: Array, index: Array) -> Array:
+    """Puts `[B, T, ...]` at places `[B, T]` of what is kept."""
+    if new.ndim < 4:
+        return jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))(old, new, index)
+    return jax.vmap(lambda old, new, at: old.at[:, at].set(new, mode="drop"))(old, _swapped(new), index)

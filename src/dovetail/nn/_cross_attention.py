@@ -59,8 +59,9 @@ class CrossAttention(Module):
             memory_tokens: of the memory; None: one document, without padding.
         """
         k, v, k_tokens = self._memory(memory, memory_tokens)
+        q = self.query(self.lay(x, "batch", "seq", None))
         attended = self._kernel(
-            self.query(x),
+            self.lay(q, "batch", "seq", "heads", None),
             k,
             v,
             mask=SameSegment() & Written(),
@@ -69,7 +70,8 @@ class CrossAttention(Module):
             scale=self._scale,
             aligned=False,
         )
-        return self.out(self.tag("attended", attended))
+        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
+        return self.lay(self.out(attended), "batch", "stream", None)
 
     def _memory(self, memory: Array | None, tokens: Tokens | None) -> tuple[Array, Array, Tokens]:
         """Returns keys, values and tokens of the memory, from the state if it has them."""

@@ -3,6 +3,7 @@
 
 import abc
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,8 +32,21 @@ class Embedding(Module):
         self.param("table", shape, axes=("vocab", "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, ids: Array) -> Array:
-        """Looks up rows: `[*B]` to `[*B, dim]`; an id outside of the vocabulary gives nan, not another word."""
-        return _rows(self.table, ids)
+        """Looks up rows: `[B, T]` to `[B, T, dim]`; an id outside of the vocabulary gives nan, not another word."""
+        axes = ("batch", "seq")
+        return self.on_shards(self._found, ids, in_axes=(axes,), out_axes=(*axes, None), keep=("vocab",))
+
+    def _found(self, ids: Array) -> Array:
+        """Looks up rows; where devices have parts of the table, every row is found on one of them."""
+        table, parts = self.table, self.group("vocab", self.cfg.vocab_size)
+        if not parts:
+            return _rows(table, ids)
+        place = ids - jax.lax.axis_index(parts) * table.shape[0]
+        here = (place >= 0) & (place < table.shape[0])
+        found = jnp.where(here[..., None], jnp.take(table, jnp.where(here, place, 0), axis=0), 0)
+        known = (ids >= 0) & (ids < self.cfg.vocab_size)
+        total = jax.lax.psum(found.astype(jnp.float32), parts).astype(table.dtype)
+        return jnp.where(known[..., None], total, jnp.nan)
 
     def attend(self, x: Array) -> Array:
         """Maps activations `[*B, dim]` to logits `[*B, vocab]`, by the same table."""
@@ -49,6 +63,10 @@ class PositionEmbedding(Module, abc.ABC):
     def forward(self, positions: Array) -> Array:
         """Maps positions `[*B]` to `[*B, dim]`."""
 
+    @abc.abstractmethod
+    def check_length(self, length: int) -> None:
+        """Raises if a sequence of so many tokens has more positions than there are."""
+
 
 class LearnedPosition(PositionEmbedding):
     """A learned row for each position up to `max_length`."""
@@ -63,13 +81,18 @@ class LearnedPosition(PositionEmbedding):
         self.param("table", shape, axes=(None, "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, positions: Array) -> Array:
-        count, length = positions.shape[-1], self.cfg.max_length
-        if count > length:
-            raise ConfigError(
-                f"{self!r}: a sequence of {count} tokens, but max_length is {length}.\n"
-                "  Use a seq_len, or a prompt, of at most that, or a larger max_length."
-            )
+        self._check(positions.shape[-1])
         return _rows(self.table, positions)
+
+    def check_length(self, length: int) -> None:
+        self._check(length)
+
+    def _check(self, length: int) -> None:
+        if length > self.cfg.max_length:
+            raise ConfigError(
+                f"{self!r}: a sequence of {length} tokens, but max_length is {self.cfg.max_length}.\n"
+                "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length."
+            )
 
 
 class SinusoidalPosition(PositionEmbedding):
@@ -92,3 +115,6 @@ class SinusoidalPosition(PositionEmbedding):
         angles = positions[..., None].astype(jnp.float32) * frequencies
         waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1 if self.cfg.interleaved else -2)
         return waves.reshape(*positions.shape, self.cfg.dim).astype(self.compute_dtype or jnp.float32)
+
+    def check_length(self, length: int) -> None:
+        pass  # There is a wave at any position.

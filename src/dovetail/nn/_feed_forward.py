@@ -50,7 +50,9 @@ class DenseFeedForward(FeedForward):
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
     def forward(self, x: Array) -> Array:
-        return self.down(self.tag("hidden", self.cfg.activation(self.up(x))))
+        x = self.lay(x, "batch", "seq", None)
+        hidden = self.lay(self.cfg.activation(self.up(x)), "batch", "seq", "mlp")
+        return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)
 
 
 class GatedFeedForward(FeedForward):
@@ -70,4 +72,6 @@ class GatedFeedForward(FeedForward):
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
     def forward(self, x: Array) -> Array:
-        return self.down(self.tag("hidden", self.cfg.activation(self.gate(x)) * self.up(x)))
+        x = self.lay(x, "batch", "seq", None)
+        hidden = self.lay(self.cfg.activation(self.gate(x)) * self.up(x), "batch", "seq", "mlp")
+        return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)

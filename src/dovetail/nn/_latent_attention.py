@@ -79,6 +79,7 @@ class LatentAttention(Mixer):
         self.cache = self.child("cache", cfg.cache)
 
     def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
+        x = self.lay(x, "batch", "seq", None)
         q = self.query(x if self.query_down is None else self.query_norm(self.query_down(x)))
         nope, rope = jnp.split(q, [self.cfg.nope_dim], axis=-1)
         rope = self.rotary(rope, positions)
@@ -86,14 +87,16 @@ class LatentAttention(Mixer):
         latent, shared = self.tag("latent", (latent, shared))
         attend = self._from_cache if self.stateful else self._from_heads
         attended = attend(nope, rope, latent, shared, tokens, mask)
-        return self.out(self.tag("attended", attended))
+        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
+        return self.lay(self.out(attended), "batch", "stream", None)
 
     def _from_heads(self, nope: Array, rope: Array, latent: Array, shared: Array, tokens: Tokens, mask: Mask) -> Array:
         """Attends to keys and values of each head, `[B, T, H, N + P]` and `[B, T, H, V]`."""
         keys = self.key_up(latent)
         shared = jnp.broadcast_to(shared, (*keys.shape[:3], shared.shape[-1]))
         q, k = jnp.concatenate([nope, rope], axis=-1), jnp.concatenate([keys, shared], axis=-1)
-        q, k, v = self.tag("qkv", (q, k, self.value_up(latent)))
+        q, k, v = (self.lay(each, "batch", "seq", "heads", None) for each in (q, k, self.value_up(latent)))
+        q, k, v = self.tag("qkv", (q, k, v))
         return self._kernel(q, k, v, mask=mask, q_tokens=tokens, k_tokens=tokens, scale=self._scale, aligned=True)
 
     def _from_cache(self, nope: Array, rope: Array, latent: Array, shared: Array, tokens: Tokens, mask: Mask) -> Array:

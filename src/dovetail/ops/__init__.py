@@ -3,7 +3,16 @@
 
 from ._activations import squared_relu as squared_relu
 from ._attention import AttentionKernel as AttentionKernel
+from ._attention import Part as Part
+from ._attention import Parts as Parts
 from ._attention import ReferenceAttention as ReferenceAttention
+from ._blocks import Attended as Attended
+from ._blocks import BlockInputs as BlockInputs
+from ._blocks import BlockPlan as BlockPlan
+from ._blocks import Bounds as Bounds
+from ._blocks import bounds_of as bounds_of
+from ._blocks import even_blocks as even_blocks
+from ._blocks import from_blocks as from_blocks
 from ._blockwise import BlockwiseAttention as BlockwiseAttention
 from ._convolution import causal_convolution as causal_convolution
 from ._convolution import convolution_tail as convolution_tail

@@ -5,6 +5,8 @@ Shape letters: B batch, T queries, S keys, H query heads, G key heads, R = H / G
 """
 
 import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array
@@ -16,6 +18,50 @@ from ._score_bias import ScoreBias
 
 # Stands for scores that the mask rules out: far below any score, far from overflow in float32.
 MASKED = -1e30
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some pieces of a sequence, of one size, one after the other."""
+
+    starts: tuple[int, ...]  # Where the pieces begin in the sequence.
+    size: int
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has."""
+        return len(self.starts) * self.size
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields where in the sequence the tokens `start` to `stop` of the part are."""
+        for i, at in enumerate(self.starts):
+            low, high = max(start - i * self.size, 0), min(stop - i * self.size, self.size)
+            if low < high:
+                yield at + low, at + high
+
+    def places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields where in the part the tokens `start` to `stop` of the sequence are."""
+        for i, at in enumerate(self.starts):
+            low, high = max(start - at, 0), min(stop - at, self.size)
+            if low < high:
+                yield i * self.size + low, i * self.size + high
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Queries that are one of several parts of the sequence of keys, such as those that each device has.
+
+    The mask's static bounds hold for each part, so that a kernel can skip what they rule out on every device, though
+    all devices run one program.
+    """
+
+    parts: tuple[Part, ...]  # All of one size.
+    choice: Array  # Which of them: an integer, known when the program runs.
+
+    @property
+    def size(self) -> int:
+        """Of their pieces."""
+        return self.parts[0].size
 
 
 class AttentionKernel(Component, abc.ABC):
@@ -32,7 +78,7 @@ class AttentionKernel(Component, abc.ABC):
         q_tokens: Tokens,
         k_tokens: Tokens,
         scale: float,
-        aligned: bool,
+        aligned: bool | Parts,
         soft_cap: float | None = None,
         bias: ScoreBias | None = None,
         sinks: Array | None = None,
@@ -45,7 +91,8 @@ class AttentionKernel(Component, abc.ABC):
         Args:
             q: `[B, T, H, K]`, with H a multiple of G: the heads of a group follow each other and share a key head.
             k, v: `[B, S, G, K]` and `[B, S, G, V]`.
-            aligned: queries and keys are the same tokens in order, so that the mask's static bounds hold.
+            aligned: queries and keys are the same tokens in order, so that the mask's static bounds hold; or which
+                parts of the keys' tokens the queries are.
             soft_cap: scores become `soft_cap * tanh(score / soft_cap)`.
             bias: added to scores, by the distance between the places (`Tokens.index`) of query and key.
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
@@ -65,7 +112,7 @@ class ReferenceAttention(AttentionKernel):
         q_tokens: Tokens,
         k_tokens: Tokens,
         scale: float,
-        aligned: bool,
+        aligned: bool | Parts,
         soft_cap: float | None = None,
         bias: ScoreBias | None = None,
         sinks: Array | None = None,

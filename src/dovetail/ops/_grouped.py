@@ -69,12 +69,17 @@ class BlockedGroupedMatmul(GroupedMatmul):
 
 
 def row_groups(sizes: Array, num_rows: int) -> Array:
-    """Returns the group of each row; for rows after the last group, the number of groups.
+    """Returns the group of each row, `[*B, num_rows]` for `[*B, G]`; after the last group, the number of groups.
 
     >>> row_groups(jnp.array([2, 0, 1]), 4)
     Array([0, 0, 2, 3], dtype=int32)
     """
-    return jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(num_rows, dtype=sizes.dtype), side="right")
+    return _passed(jnp.cumsum(sizes, axis=-1), jnp.arange(num_rows, dtype=sizes.dtype))
+
+
+def _passed(ends: Array, place: Array) -> Array:
+    """Returns how many of the ends are not after each place: what `jnp.searchsorted` fails to do in a shard_map."""
+    return jnp.sum(ends[..., None, :] <= place[:, None], axis=-1, dtype=ends.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -108,7 +113,8 @@ def _products(block: int, x: Array, weight: Array, sizes: Array, *, transpose: b
         )
         return jax.lax.dynamic_update_slice_in_dim(y, product.astype(y.dtype), start, 0)
 
-    y = _for_blocks(one, jnp.zeros((rows + block, weight.shape[3 - side]), x.dtype), block, sizes, rows)
+    # Zeros that are like x also vary over devices if x does.
+    y = _for_blocks(one, jnp.zeros_like(x, shape=(rows + block, weight.shape[3 - side])), block, sizes, rows)
     grouped = jnp.arange(rows, dtype=sizes.dtype) < jnp.sum(sizes)
     return jnp.where(grouped[:, None], y[:rows], 0)
 
@@ -129,7 +135,7 @@ def _weight_gradient(block: int, x: Array, dy: Array, sizes: Array) -> Array:
         )
         return total.at[group].add(product)
 
-    zeros = jnp.zeros((sizes.shape[0], x.shape[1], dy.shape[1]), jnp.float32)
+    zeros = jnp.zeros_like(x, jnp.float32, shape=(sizes.shape[0], x.shape[1], dy.shape[1]))
     return _for_blocks(one, zeros, block, sizes, rows)
 
 
@@ -141,7 +147,7 @@ def _for_blocks(one, carry: Array, block: int, sizes: Array, rows: int) -> Array
     counts = -(-sizes // block)
     ends = jnp.cumsum(counts)
     step = jnp.arange((rows + min(rows, sizes.shape[0]) * (block - 1)) // block, dtype=sizes.dtype)
-    group = jnp.minimum(jnp.searchsorted(ends, step, side="right"), sizes.shape[0] - 1)
+    group = jnp.minimum(_passed(ends, step), sizes.shape[0] - 1)
     start = (jnp.cumsum(sizes) - sizes)[group] + (step - (ends - counts)[group]) * block
 
     def body(carry: Array, each: tuple[Array, Array, Array]) -> tuple[Array, None]:

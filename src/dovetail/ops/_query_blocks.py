@@ -13,7 +13,7 @@ from jax import Array
 
 from dovetail.config import ConfigError
 
-from ._attention import MASKED, AttentionKernel, by_group, scores_of
+from ._attention import MASKED, AttentionKernel, Parts, by_group, scores_of
 from ._masks import Mask, Tokens
 from ._score_bias import ScoreBias
 
@@ -39,7 +39,7 @@ class QueryBlockAttention(AttentionKernel):
         q_tokens: Tokens,
         k_tokens: Tokens,
         scale: float,
-        aligned: bool,
+        aligned: bool | Parts,
         soft_cap: float | None = None,
         bias: ScoreBias | None = None,
         sinks: Array | None = None,
@@ -47,7 +47,7 @@ class QueryBlockAttention(AttentionKernel):
         length, keys = q.shape[1], k.shape[1]
 
         def block(start: int, stop: int) -> Array:
-            low, high = mask.keys_for(start, stop, keys) if aligned else (0, keys)
+            low, high = mask.keys_for(start, stop, keys) if aligned is True else (0, keys)
             if high <= low:
                 return jnp.zeros((q.shape[0], stop - start, q.shape[2], v.shape[-1]), q.dtype)
             here = q_tokens.slice(start, stop), k_tokens.slice(low, high)

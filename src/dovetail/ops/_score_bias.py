@@ -13,7 +13,10 @@ from jax import Array
 
 
 class ScoreBias(abc.ABC):
-    """The interface: a function of the distance whose arrays, as a tree, have gradients."""
+    """The interface: a function of the distance whose arrays, as a tree, have gradients.
+
+    The first dimension of each array is that of the heads, so that a device can have those of its own heads alone.
+    """
 
     @abc.abstractmethod
     def __call__(self, distance: Array) -> Array:

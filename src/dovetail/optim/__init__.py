@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The learner: from gradients to new parameters. Optimizers (optax), schedules, accumulation, clipping, decay, EMA."""
 
+from ._accumulate import LossFn as LossFn
+from ._accumulate import one_after_the_other as one_after_the_other
 from ._accumulate import value_and_grad as value_and_grad
 from ._adafactor import Adafactor as Adafactor
 from ._ema import EMA as EMA

@@ -13,12 +13,34 @@ from dovetail.config import ConfigError
 from ._precision import as_wide, widen
 
 LossFn = Callable[[Any, Any, Array | None], tuple[Array, Array, Any]]
+# From parameters, a microbatch and its number to the sum of losses, to be differentiated, and what is kept of it.
+_Loss = Callable[[Any, Any, Array], tuple[Array, Any]]
+
+
+def one_after_the_other(loss: _Loss, params: Any, zeros: Any, microbatches: Any) -> tuple[Any, Any]:
+    """Returns the sum of the gradients of all microbatches, added to `zeros`, and what the loss reports of each."""
+
+    def body(total: Any, each: Any) -> tuple[Any, Any]:
+        grads, stats = jax.grad(loss, has_aux=True)(params, *each)
+        return jax.tree.map(jnp.add, total, widen(grads)), stats
+
+    count = jax.tree.leaves(microbatches)[0].shape[0]
+    each = (microbatches, jnp.arange(count, dtype=jnp.int32))
+    if count > 1:
+        return jax.lax.scan(body, zeros, each)
+    grads, stats = jax.grad(loss, has_aux=True)(params, *jax.tree.map(lambda x: x[0], each))
+    return widen(grads), jax.tree.map(lambda x: x[None], stats)
 
 
 def value_and_grad(
-    loss_fn: LossFn, params: Any, batch: Any, rng: Array | None = None, num_microbatches: int = 1
+    loss_fn: LossFn,
+    params: Any,
+    batch: Any,
+    rng: Array | None = None,
+    num_microbatches: int = 1,
+    schedule: Callable[[_Loss, Any, Any, Any], tuple[Any, Any]] = one_after_the_other,
 ) -> tuple[tuple[Array, Array, Any], Any]:
-    """Returns `(loss, weight, aux), grads` of a batch, computed one microbatch after the other.
+    """Returns `(loss, weight, aux), grads` of a batch, computed from microbatches.
 
     `loss_fn(params, microbatch, rng)` returns a sum of weighted losses, the sum of their weights, and `aux`, a tree of
     arrays. The loss is the sum of all losses divided by the sum of all weights, and the gradient is its gradient: but
@@ -33,32 +55,17 @@ def value_and_grad(
         batch: a tree of arrays whose first dimension is the batch. Microbatch i of n has the rows i, i + n, ..., so
             that a batch split over devices stays where it is.
         rng: microbatch i gets this key with i folded in; None is passed on as it is.
+        schedule: how the microbatches are run, as `one_after_the_other` says.
     """
     _check_split(batch, num_microbatches)
 
-    def one(index: Array, microbatch: Any) -> tuple[Any, tuple[Array, Array, Any]]:
-        key = None if rng is None else jax.random.fold_in(rng, index)
+    def loss_of(params: Any, microbatch: Any, index: Array) -> tuple[Array, Any]:
+        stats = loss_fn(params, microbatch, None if rng is None else jax.random.fold_in(rng, index))
+        return stats[0], jax.tree.map(lambda x: as_wide(jnp.asarray(x)), stats)
 
-        def loss(params: Any) -> tuple[Array, Any]:
-            loss_sum, weight_sum, aux = loss_fn(params, microbatch, key)
-            return loss_sum, (loss_sum, weight_sum, aux)
-
-        grads, stats = jax.grad(loss, has_aux=True)(params)
-        return widen(grads), jax.tree.map(lambda x: as_wide(jnp.asarray(x)), stats)
-
-    if num_microbatches == 1:
-        grads, stats = one(jnp.zeros((), jnp.int32), batch)
-        losses, weights, aux = jax.tree.map(lambda x: x[None], stats)
-    else:
-
-        def body(total: Any, each: Any) -> tuple[Any, Any]:
-            grads, stats = one(*each)
-            return jax.tree.map(jnp.add, total, grads), stats
-
-        split = jax.tree.map(lambda x: _split(x, num_microbatches), batch)
-        zeros = jax.tree.map(jnp.zeros_like, widen(params))
-        indices = jnp.arange(num_microbatches, dtype=jnp.int32)
-        grads, (losses, weights, aux) = jax.lax.scan(body, zeros, (indices, split))
+    split = jax.tree.map(lambda x: _split(x, num_microbatches), batch)
+    zeros = jax.tree.map(jnp.zeros_like, widen(params))
+    grads, (losses, weights, aux) = schedule(loss_of, params, zeros, split)
     weight = jnp.sum(weights)
     divisor = jnp.where(weight == 0, 1.0, weight)
     sums = (jnp.sum(losses), jax.tree.map(lambda x: _weighted_sum(weights, x), aux), grads)

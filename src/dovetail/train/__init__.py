@@ -10,6 +10,7 @@ from ._size import Size as Size
 from ._size import size_of as size_of
 from ._step import TrainState as TrainState
 from ._step import eval_step as eval_step
+from ._step import gradients_of as gradients_of
 from ._step import init_state as init_state
 from ._step import train_step as train_step
 from ._trained import Trained as Trained

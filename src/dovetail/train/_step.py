@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from dovetail.module import Module, call
-from dovetail.optim import Learner, LearnerState, value_and_grad
+from dovetail.module import Layout, Module, call
+from dovetail.optim import Learner, LearnerState, LossFn, value_and_grad
 
 Batch = Mapping[str, Any]
 Metrics = dict[str, Array]
@@ -32,13 +32,23 @@ def init_state(params: Any, learner: Learner) -> TrainState:
     return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params))
 
 
-def train_step(
-    model: Module, learner: Learner, *, seed: int, num_microbatches: int, dtype: DTypeLike | None
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
+def gradients_of(
+    model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: Layout | None = None
+) -> Callable[[Any, Batch, Array | None], tuple[tuple[Array, Array, Metrics], Any]]:
+    """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
+    loss = _loss_function(model, dtype=dtype, layout=layout)
+
+    def gradients(params: Any, batch: Batch, rng: Array | None) -> tuple[tuple[Array, Array, Metrics], Any]:
+        return value_and_grad(loss, params, batch, rng, num_microbatches)
+
+    return gradients
+
+
+def _loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None) -> LossFn:
+    """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics."""
 
     def loss(params: Any, batch: Batch, rng: Array | None) -> tuple[Array, Array, Metrics]:
-        found, collected = _run(model, params, batch, rng=rng, train=True, dtype=dtype)
+        found, collected = _run(model, params, batch, rng=rng, train=True, dtype=dtype, layout=layout)
         extra = {f"loss/{path}": jnp.sum(value) for path, value in collected.losses.items()}
         total = found.loss + sum(extra.values(), jnp.zeros(())) * found.weight
         count = jnp.where(found.weight == 0, 1.0, found.weight)
@@ -46,28 +56,43 @@ def train_step(
         accuracy = {"accuracy": found.correct / count, "token_loss": found.loss / count}
         return total, found.weight, {**accuracy, **extra, **summaries}
 
+    return loss
+
+
+def train_step(
+    model: Module,
+    learner: Learner,
+    *,
+    seed: int,
+    num_microbatches: int,
+    dtype: DTypeLike | None,
+    layout: Layout | None = None,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
+    gradients = gradients_of(model, num_microbatches=num_microbatches, dtype=dtype, layout=layout)
+
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
-        (mean, weight, aux), grads = value_and_grad(loss, state.params, batch, rng, num_microbatches)
+        (mean, weight, aux), grads = gradients(state.params, batch, rng)
         params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
         return TrainState(state.step + 1, params, slots), {"loss": mean, "tokens": weight, **aux, **metrics}
 
     return step
 
 
-def eval_step(model: Module, *, dtype: DTypeLike | None) -> Callable[[Any, Batch], tuple[Array, Array, Array]]:
+def eval_step(
+    model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None
+) -> Callable[[Any, Batch], tuple[Array, Array, Array]]:
     """Returns the function that gives the sums of loss, weight and hits of one batch."""
 
     def step(params: Any, batch: Batch) -> tuple[Array, Array, Array]:
-        found, _ = _run(model, params, batch, rng=None, train=False, dtype=dtype)
+        found, _ = _run(model, params, batch, rng=None, train=False, dtype=dtype, layout=layout)
         return found.loss, found.weight, found.correct
 
     return step
 
 
-def _run(
-    model: Module, params: Any, batch: Batch, *, rng: Array | None, train: bool, dtype: DTypeLike | None
-) -> tuple[Any, Any]:
+def _run(model: Module, params: Any, batch: Batch, **options: Any) -> tuple[Any, Any]:
     return call(
         model,
         params,
@@ -77,7 +102,5 @@ def _run(
         method="loss",
         positions=batch["positions"],
         segments=batch["segments"],
-        rng=rng,
-        train=train,
-        dtype=dtype,
+        **options,
     )

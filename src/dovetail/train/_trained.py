@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model as it comes out of the directory of a run: all that is needed to use it, and nothing to train it."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,12 +12,20 @@ from jax import Array
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError
-from dovetail.data import Input, Tokenizer
+from dovetail.data import Tokenizer
 from dovetail.models import CausalLM, Sampling, generate
 from dovetail.module import init, specs
 from dovetail.optim import Learner, LearnerState
 
 from ._step import TrainState, init_state
+
+
+class Sample(NamedTuple):
+    """A prompt with its continuation, and what that took."""
+
+    text: str
+    tokens: int  # New ones.
+    seconds: float  # Without those for compilation.
 
 
 class Trained(NamedTuple):
@@ -29,13 +38,21 @@ class Trained(NamedTuple):
 
     def sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> str:
         """Returns the prompt with a continuation."""
-        run = compiled_generate(self.model, max_new, sampling)
-        return continued(run, self.params, self.tokenizer, prompt, seed)
+        return self.timed_sample(prompt, seed=seed, max_new=max_new, sampling=sampling).text
+
+    def timed_sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> Sample:
+        """Returns the prompt with a continuation, and the time of drawing it."""
+        inputs = (self.params, *_prompt(self.tokenizer, prompt), jax.random.key(seed))
+        run = compiled_generate(self.model, max_new, sampling).lower(*inputs).compile()
+        start = time.perf_counter()
+        drawn = np.asarray(run(*inputs))
+        seconds = time.perf_counter() - start
+        return Sample(_text(self.tokenizer, inputs[1], drawn), drawn.size, seconds)
 
 
-def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling) -> Callable[..., Array]:
-    """Returns `generate` as a function of parameters, prompts, their lengths and a key."""
-    return jax.jit(
+def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling, *, jit: Callable[..., Any] = jax.jit) -> Any:
+    """Returns `generate` as a function of parameters, prompts, their lengths and a key, compiled by `jit`."""
+    return jit(
         lambda params, prompts, lengths, key: generate(
             model, params, prompts, lengths, key=key, max_new=max_new, sampling=sampling
         )
@@ -44,14 +61,25 @@ def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling) -> Call
 
 def continued(run: Callable[..., Array], params: Any, tokenizer: Tokenizer, prompt: str, seed: int) -> str:
     """Returns a prompt with the continuation that `run`, made by `compiled_generate`, gives."""
+    ids, lengths = _prompt(tokenizer, prompt)
+    return _text(tokenizer, ids, run(params, ids, lengths, jax.random.key(seed)))
+
+
+def _prompt(tokenizer: Tokenizer, prompt: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a batch of one prompt, and its length."""
     ids = tokenizer.encode(prompt)[None]
     if not ids.size:
         raise ConfigError("the prompt is empty. Give it at least one token.")
-    drawn = run(params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed))
-    return tokenizer.decode([*ids[0].tolist(), *np.asarray(drawn)[0].tolist()])
+    return ids, np.asarray([ids.shape[1]])
 
 
-def evaluate(step: Callable[..., Any], params: Any, batches: Input) -> dict[str, float]:
+def _text(tokenizer: Tokenizer, ids: np.ndarray, drawn: Any) -> str:
+    # A model may have more words than its tokenizer has tokens; before it has learned, it may draw one of those.
+    known = [token for token in np.asarray(drawn)[0].tolist() if token < tokenizer.vocab_size]
+    return tokenizer.decode([*ids[0].tolist(), *known])
+
+
+def evaluate(step: Callable[..., Any], params: Any, batches: Iterable[Any]) -> dict[str, float]:
     """Returns loss and accuracy per token over all of an input; `step` is an `eval_step`, compiled."""
     sums = np.zeros(3)
     for batch in batches:

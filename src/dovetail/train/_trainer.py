@@ -2,6 +2,7 @@
 """The loop: it decides when; the compiled step decides what. Effects (clock, disk, signals) are here alone."""
 
 import contextlib
+import functools
 import math
 import signal
 from collections import deque
@@ -17,10 +18,14 @@ from dovetail.config import REQUIRED, Component, ConfigError, to_text
 from dovetail.data import Input
 from dovetail.models import CausalLM, Sampling
 from dovetail.module import init, specs
+from dovetail.nn import RematPolicy, with_remat
 from dovetail.optim import Learner
+from dovetail.parallel import Batch, Mesh, on_mesh
 
+from ._devices import Devices
 from ._meter import Meter
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
+from ._processes import asked_to_stop, is_first
 from ._size import size_of
 from ._step import TrainState, eval_step, init_state, train_step
 from ._trained import averaged, compiled_generate, continued, evaluate
@@ -51,6 +56,8 @@ class Trainer(Component):
         observers: tuple[Observer.Config, ...] = (Terminal.Config(), JsonLines.Config(), TensorBoard.Config())
         num_microbatches: int = 1
         compute_dtype: Literal["float32", "bfloat16"] = "float32"
+        remat: RematPolicy | None = None  # What each block keeps for the backward pass; None: as the model says.
+        mesh: Mesh = Mesh()  # How the run is spread over devices; by default it uses one.
         seed: int = 0
         log_every: int = 10
         eval_every: int = 500
@@ -65,22 +72,25 @@ class Trainer(Component):
         for name in ("steps", "log_every", "eval_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
-        self.model: CausalLM = cfg.model.build(path="model")
+        self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
         self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
         self.input: Input = cfg.input.build(path="input")
         self.eval_input: Input | None = cfg.eval_input.build(path="eval_input") if cfg.eval_input else None
-        self.observers: list[Observer] = [observer.build() for observer in cfg.observers]
+        self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
         if self.input.vocab_size > cfg.model.vocab_size:
             raise ConfigError(
                 f"model.vocab_size is {cfg.model.vocab_size}, but the tokenizer of the input has "
                 f"{self.input.vocab_size} tokens. Set it to at least that."
             )
-        dtype = _DTYPES[cfg.compute_dtype]
-        step = train_step(self.model, self.learner, seed=cfg.seed, num_microbatches=cfg.num_microbatches, dtype=dtype)
         self._bad_steps = 0
-        self._step = jax.jit(step, donate_argnums=0)
-        self._eval_step = jax.jit(eval_step(self.model, dtype=dtype))
-        self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling)
+        self._devices = Devices(cfg.mesh, self.model, Batch(*self.input.batch_shape, cfg.num_microbatches))
+        common = {"dtype": _DTYPES[cfg.compute_dtype], "layout": self._devices.layout}
+        step = train_step(self.model, self.learner, seed=cfg.seed, num_microbatches=cfg.num_microbatches, **common)
+        self._shardings, everywhere = self._devices.state_shardings(self.learner), self._devices.everywhere
+        self._step = self._devices.jit(step, donate_argnums=0, out_shardings=(self._shardings, everywhere))
+        self._eval_step = self._devices.jit(eval_step(self.model, **common), out_shardings=everywhere)
+        jit = functools.partial(self._devices.jit, out_shardings=everywhere)
+        self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling, jit=jit)
 
     def run(self) -> TrainState:
         """Trains until `steps`, or until interrupted; returns the last state."""
@@ -90,8 +100,8 @@ class Trainer(Component):
         with checkpointer, _interruptible() as interrupted:
             state, batches = self._restored(checkpointer)
             done = int(state.step)
-            # Not before: a directory that holds another run is left as it is.
-            (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
+            if is_first():  # Not before: a directory that holds another run is left as it is.
+                (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
             about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
             about += f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}."
             for observer in self.observers:
@@ -103,17 +113,27 @@ class Trainer(Component):
                 for observer in self.observers:
                     observer.stop()
             checkpointer.wait()
-        if interrupted:
+        if interrupted and is_first():
             print(f"Stopped after step {int(state.step)}, which is saved. To go on, run the same command again.")
         return state
 
     def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any]:
-        batches = iter(self.input)
+        batches = self._devices.batches(self.input)
+        start = self._devices.jit(self._init, out_shardings=self._shardings)
         if checkpointer.latest() is None:
-            return jax.jit(self._init)(jax.random.key(self.cfg.seed)), batches
-        restored = checkpointer.restore(jax.eval_shape(self._init, jax.random.key(0)))
+            return start(jax.random.key(self.cfg.seed)), batches
+        restored = checkpointer.restore(self._abstract())
         batches.set_state(restored.data_state)
         return restored.state, batches
+
+    def _abstract(self) -> Any:
+        """Returns shapes, dtypes and places of the state."""
+        state = jax.eval_shape(self._init, jax.random.key(0))
+        if self._shardings is None:
+            return state
+        return jax.tree.map(
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state, self._shardings
+        )
 
     def _init(self, key: Any) -> TrainState:
         return init_state(init(self.model, key), self.learner)
@@ -134,6 +154,8 @@ class Trainer(Component):
             with meter.device():
                 state, metrics = self._step(state, batch)
             pending.append((step, metrics))
+            if asked_to_stop(step):
+                interrupted.append(True)
             last = step == cfg.steps or bool(interrupted)  # Once: a signal may come between here and the end.
             evaluates = self.eval_input is not None and (last or step % cfg.eval_every == 0)
             while pending and (last or evaluates or len(pending) > _AHEAD):
@@ -172,7 +194,7 @@ class Trainer(Component):
     def _evaluate(self, step: int, state: TrainState) -> None:
         assert self.eval_input is not None
         params = averaged(state, self.cfg)
-        values = evaluate(self._eval_step, params, self.eval_input)
+        values = evaluate(self._eval_step, params, self._devices.batches(self.eval_input))
         for observer in self.observers:
             observer.metrics(step, values)
         if self.cfg.sample_prompt:
@@ -203,7 +225,9 @@ def _interruptible() -> Iterator[list[bool]]:
         asked.append(True)
         print("\nStopping after this step, to save it. Press Ctrl-C again to stop at once.")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # With several processes, JAX hears the request, and `asked_to_stop` brings it to all of them.
+    numbers = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else ()
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield asked
     finally:

@@ -79,6 +79,8 @@ def test_the_room_of_an_expert_is_fixed_and_never_more_than_all_rows():
         assert shape == (4, room, 3)
 
 
-def test_a_capacity_without_room_is_refused():
-    with pytest.raises(ConfigError, match=r"\(root\) \(Capacity\): factor is 0.0, expected a positive number\."):
-        Capacity.Config(num_experts=4, factor=0.0).build()
+@pytest.mark.parametrize("kind, field", [(Capacity, "factor"), (Dropless, "room")])
+def test_a_dispatch_without_room_is_refused(kind, field):
+    with pytest.raises(ConfigError) as e:
+        kind.Config(num_experts=4, **{field: 0.0}).build()
+    assert str(e.value) == f"(root) ({kind.__name__}): {field} is 0.0, expected a positive number."

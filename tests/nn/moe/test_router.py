@@ -55,6 +55,13 @@ def test_choice_and_weights_are_their_definition(kind):
     )
 
 
+def test_dimensions_of_tokens_are_all_the_same_to_a_router():
+    model, params = build(**KINDS["DeepSeek-V3"], z_loss=0.1)
+    flat, shaped = call(model, params, X), call(model, params, X.reshape(3, 4, 5))
+    assert shaped[0].experts.shape == (3, 4, 3)
+    assert_close((type(flat[0])(*(each.reshape(12, 3) for each in shaped[0])), shaped[1]), flat, FLOAT32)
+
+
 def test_softmax_after_the_choice_is_softmax_before_it_normalised():
     model, params = build(top_k=4, bias=True)
     weights, experts = call(model, params, X)[0]

@@ -36,11 +36,21 @@ class MoEFeedForward(FeedForward):
         self.shared = self.child("shared", cfg.shared.set(dim=cfg.dim)) if cfg.shared else None
 
     def forward(self, x: Array) -> Array:
-        tokens = x.reshape(-1, x.shape[-1])
-        weights, experts = self.router(tokens)
-        sent = self.dispatch.send(tokens, experts)
-        y = self.dispatch.combine(self.experts(sent.rows, sent.sizes), weights, sent).reshape(x.shape)
+        axes = ("batch", "seq", None)
+        x = self.lay(x, *axes)
+        inputs = [x, *(self.lay(each, *axes) for each in self.router(x))]
+        if self.dispatch.is_local():
+            y = self.on_shards(self._routed, *inputs, in_axes=(axes,) * 3, out_axes=axes, keep=("expert",))
+        else:
+            y = self._routed(*inputs)
+        # Laid out twice: the first says that gradients come whole, before there is a copy for each expert of a token.
+        y = self.lay(self.lay(y, *axes), "batch", "stream", None)
         return y if self.shared is None else y + self.shared(x)
+
+    def _routed(self, x: Array, weights: Array, experts: Array) -> Array:
+        sent = self.dispatch.send(x, experts)
+        y = sent.through(lambda rows, sizes: self.experts(rows, sizes))
+        return self.dispatch.combine(y, weights, sent)
 
 
 class WeightedFeedForward(FeedForward):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routers: which experts a token goes to, and with what weights.
 
-Shape letters: N tokens, k experts of each token, E experts.
+Shape letters: N tokens (any number of dimensions), k experts of each token, E experts.
 """
 
 import abc
@@ -19,8 +19,8 @@ from dovetail.module import Init, Module, Rule, constant, pseudo_loss, variance_
 class Routing(NamedTuple):
     """Where tokens go; no token goes to the same expert twice."""
 
-    weights: Array  # `[N, k]`, float32.
-    experts: Array  # `[N, k]`, integers below E.
+    weights: Array  # `[*N, k]`, float32.
+    experts: Array  # `[*N, k]`, integers below E.
 
 
 class Router(Module, abc.ABC):
@@ -32,7 +32,7 @@ class Router(Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Array) -> Routing:
-        """Maps tokens `[N, dim]` to their experts, the best first."""
+        """Maps tokens `[*N, dim]` to their experts, the best first."""
 
 
 class TopKRouter(Router):
@@ -86,8 +86,10 @@ class TopKRouter(Router):
         logits = jnp.dot(x.astype(jnp.float32), self.weight, precision=jax.lax.Precision.HIGHEST)
         logits = logits + self.bias if cfg.bias else logits
         scores = jax.nn.softmax(logits) if cfg.score == "softmax" else jax.nn.sigmoid(logits)
-        experts = self._chosen(jax.lax.stop_gradient(scores))
-        weights = jnp.take_along_axis(scores, experts, axis=1)
+        # A compiler would bring the scores of all tokens together to choose.
+        axes = ("batch", "seq", None)
+        experts = self.on_shards(self._chosen, jax.lax.stop_gradient(scores), in_axes=(axes,), out_axes=axes)
+        weights = jnp.take_along_axis(scores, experts, axis=-1)
         self._account(logits, scores, experts)
         if cfg.normalize:
             weights = _shares(weights)
@@ -98,34 +100,35 @@ class TopKRouter(Router):
         if cfg.selection_rate is not None:
             scores = scores + jax.lax.stop_gradient(self.selection_bias)
         if cfg.num_groups > 1:
-            grouped = scores.reshape(len(scores), cfg.num_groups, -1)
+            grouped = scores.reshape(*scores.shape[:-1], cfg.num_groups, -1)
             best = jnp.sum(jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0], axis=-1)
             chosen = jax.lax.top_k(best, cfg.top_groups)[1]
-            allowed = jnp.any(chosen[:, :, None] == jnp.arange(cfg.num_groups), axis=1)
-            scores = jnp.where(allowed[:, :, None], grouped, -jnp.inf).reshape(scores.shape)
+            allowed = jnp.any(chosen[..., None] == jnp.arange(cfg.num_groups), axis=-2)
+            scores = jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)
         return jax.lax.top_k(scores, cfg.top_k)[1]
 
     def _account(self, logits: Array, scores: Array, experts: Array) -> None:
-        """Adds losses and summaries."""
-        cfg, count = self.cfg, self.cfg.num_experts
-        share = jnp.bincount(experts.reshape(-1), length=count).astype(jnp.float32) / max(experts.size, 1)
+        """Adds losses and summaries, of all tokens, over whose dimensions a mesh may split them."""
+        cfg, count, tokens = self.cfg, self.cfg.num_experts, tuple(range(scores.ndim - 1))
+        chosen = jnp.sum(experts[..., None] == jnp.arange(count), axis=tuple(range(experts.ndim)))
+        share = chosen.astype(jnp.float32) / max(experts.size, 1)
         load = share * count
         self.summary("load_min", jnp.min(load))
         self.summary("load_max", jnp.max(load))
         self.summary("load_entropy", jnp.sum(jax.scipy.special.entr(share)))
-        mean = jnp.mean(_shares(scores), axis=0)
+        mean = jnp.mean(_shares(scores), axis=tokens)
         balance = cfg.balance_loss * jnp.sum(load * mean)
         if cfg.selection_rate is not None:
             balance = balance + pseudo_loss(self.selection_bias, load - 1)
         if cfg.balance_loss or cfg.selection_rate is not None:
             self.add_loss("balance", balance)
         if cfg.z_loss:
-            self.add_loss("z", cfg.z_loss * jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=1))))
+            self.add_loss("z", cfg.z_loss * jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1))))
 
 
 def _shares(scores: Array) -> Array:
-    """Divides each row by its sum, which sigmoids may make as small as they like."""
-    return scores / (jnp.sum(scores, axis=1, keepdims=True) + 1e-20)
+    """Divides the scores of each token by their sum, which sigmoids may make as small as they like."""
+    return scores / (jnp.sum(scores, axis=-1, keepdims=True) + 1e-20)
 
 
 def _by_sign(rate: float) -> Rule:

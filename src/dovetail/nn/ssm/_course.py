@@ -40,6 +40,11 @@ def course(layer: Module, tokens: Tokens, mask: Mask, shape: tuple[int, ...], la
     return Course(document, real, length, jnp.take_along_axis(known, length[:, None], axis=1)[:, 0])
 
 
+def spread(layer: Module, x: Array) -> Array:
+    """Lays `[B, T, H, ...]` out for a layer that reads all of the sequence: whole along T, split along the heads."""
+    return layer.lay(x, "batch", None, "state_heads", *[None] * (x.ndim - 3))
+
+
 def _parts(mask: Mask) -> set[Mask]:
     return _parts(mask.a) | _parts(mask.b) if isinstance(mask, And) else {mask}
 

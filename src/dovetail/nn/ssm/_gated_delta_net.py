@@ -17,7 +17,7 @@ from .._attention import Mixer
 from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._norm import Norm, RMSNorm
-from ._course import course, log_rates, step_biases
+from ._course import course, log_rates, spread, step_biases
 
 
 class GatedDeltaNet(Mixer):
@@ -76,13 +76,14 @@ class GatedDeltaNet(Mixer):
         memory = self.memory if self.has_state("memory") else {}
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
-        query = _unit(self.query_conv(self.query(x), **where)) * self.cfg.key_head_dim**-0.5
-        key = _unit(self.key_conv(self.key(x), **where))
-        value = self.value_conv(self.value(x), **where)
-        strength = jax.nn.sigmoid(self.strength(x).astype(jnp.float32))
-        step = jax.nn.softplus(self.step(x).astype(jnp.float32) + self.step_bias)
+        x = self.lay(x, "batch", "seq", None)
+        query = _unit(self.query_conv(spread(self, self.query(x)), **where)) * self.cfg.key_head_dim**-0.5
+        key = _unit(self.key_conv(spread(self, self.key(x)), **where))
+        value = self.value_conv(spread(self, self.value(x)), **where)
+        strength = jax.nn.sigmoid(spread(self, self.strength(x)).astype(jnp.float32))
+        step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
         real = read.real[..., None]
-        query, key, value, strength, step = self.tag("inputs", (query, key, value, strength, step))
+        query, key, value, strength, step = self.tag("qkv", (query, key, value, strength, step))
         start = jnp.zeros((x.shape[0], value.shape[2], key.shape[-1], value.shape[-1]), jnp.float32)
         y, state = gated_delta_rule(
             jnp.repeat(query, self._repeats, axis=2),
@@ -96,8 +97,8 @@ class GatedDeltaNet(Mixer):
         )
         if self.stateful:
             self.update("memory", {"state": state, "segment": read.segment})
-        y = self.norm(y) * jax.nn.silu(self.gate(x).astype(jnp.float32))
-        return self.out(self.tag("mixed", y.astype(x.dtype)))
+        y = self.norm(self.lay(y, "batch", "seq", "heads", None)) * jax.nn.silu(self.gate(x).astype(jnp.float32))
+        return self.lay(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
 
 
 def _unit(x: Array) -> Array:

@@ -18,7 +18,7 @@ from .._attention import Mixer
 from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._norm import Norm, RMSNorm
-from ._course import course, log_rates, step_biases
+from ._course import course, log_rates, spread, step_biases
 
 
 class Mamba2(Mixer):
@@ -77,12 +77,13 @@ class Mamba2(Mixer):
         memory = self.memory if self.has_state("memory") else {}
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
-        value = self.value_conv(self.value(x), **where)
-        key = self.key_conv(self.key(x), **where)
-        query = self.query_conv(self.query(x), **where)
-        step = jax.nn.softplus(self.step(x).astype(jnp.float32) + self.step_bias)
+        x = self.lay(x, "batch", "seq", None)
+        value = self.value_conv(spread(self, self.value(x)), **where)
+        key = self.key_conv(spread(self, self.key(x)), **where)
+        query = self.query_conv(spread(self, self.query(x)), **where)
+        step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
         step = jnp.where(read.real[..., None], step, 0.0)
-        value, key, query, step = self.tag("inputs", (value, key, query, step))
+        value, key, query, step = self.tag("qkv", (value, key, query, step))
         start = jnp.zeros((x.shape[0], *value.shape[2:], key.shape[-1]), jnp.float32)
         y, state = state_space(
             value,
@@ -97,6 +98,7 @@ class Mamba2(Mixer):
         if self.stateful:
             self.update("memory", {"state": state, "segment": read.segment})
         y = y + self.skip[:, None] * value.astype(jnp.float32)
+        y = self.lay(y, "batch", "seq", "heads", None)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
         normed = self.norm(y.reshape(*y.shape[:2], -1)).reshape(y.shape)
-        return self.out(self.tag("mixed", normed.astype(x.dtype)))
+        return self.lay(self.out(self.tag("attended", normed.astype(x.dtype))), "batch", "stream", None)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail show RECIPE --mesh ...`: each parameter on a mesh."""
+
+import json
+from typing import Any
+
+
+def show_mesh(cfg: Any, as_json: bool) -> int:
+    """Prints what splits each parameter, and how much of it a device holds; raises if the mesh cannot work."""
+    from dovetail.module import specs
+    from dovetail.parallel import Batch, check_fit, placed, placement_text
+
+    tree = specs(cfg.model.build(path="model"))
+    check_fit(cfg.mesh, tree, Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches))
+    rows = placed(cfg.mesh, tree)
+    if as_json:
+        total = sum(row.bytes_per_device for row in rows)
+        found = {"mesh": cfg.mesh.sizes, "bytes_per_device": total, "parameters": [row._asdict() for row in rows]}
+        print(json.dumps(found, indent=2))
+    else:
+        print(f"mesh: {cfg.mesh.text()}, {cfg.mesh.num_devices} devices\n{placement_text(rows)}")
+    return 0

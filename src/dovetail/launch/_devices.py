@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be settled about devices and processes before JAX starts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.config import ConfigError
+
+_ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+
+def start_devices(mesh: Any, environ: Mapping[str, str]) -> None:
+    """Joins the other processes of the run, if the variables name them, and gives the CPU as many devices as needed.
+
+    A CPU stands for as many devices as the mesh takes, so that any mesh can be tried; `JAX_NUM_CPU_DEVICES` says how
+    many instead. Where JAX finds an accelerator, that number changes nothing.
+    """
+    import jax
+
+    count = 1
+    if _ADDRESS in environ:
+        missing = [name for name in (_COUNT, _INDEX) if not environ.get(name, "").isdigit()]
+        if missing:
+            raise ConfigError(f"{_ADDRESS} is set, and so must be {' and '.join(missing)}, to a number.")
+        count = int(environ[_COUNT])
+    if "JAX_NUM_CPU_DEVICES" not in environ:
+        jax.config.update("jax_num_cpu_devices", -(-mesh.num_devices // count))
+    if count > 1:
+        jax.distributed.initialize(environ[_ADDRESS], count, int(environ[_INDEX]))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods that run on each device's own part of their inputs: `Module.on_shards`."""
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# JAX's own annotations are incomplete.
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from ._context import Scope, run_plain
+from ._layout import Axes, Layout
+from ._param import ParamSpec
+from ._tree import map_specs, specs
+
+
+def run_on_shards(
+    scope: Scope,
+    method: Callable[..., Any],
+    inputs: Sequence[Array],
+    in_axes: Sequence[Axes],
+    out_axes: Axes | None,
+    keep: Sequence[str],
+) -> Any:
+    """See `Module.on_shards`."""
+    outer, layout = scope.frame, scope.frame.layout
+    split = frozenset(_split_axes(layout, in_axes, keep)) if layout else frozenset[str]()
+    if layout is None or not split:
+        return method(*inputs)
+    # Stages of a pipeline run side by side by `jax.vmap`. JAX then wants their axis among those of the shards, and
+    # cannot follow what differs between devices, by which it saves sums elsewhere.
+    stages = layout.pipelining if outer.in_scan else None
+    local_axes = split | {stages.axis} if stages else split
+    mark = functools.partial(_varying, axes=split) if stages is None else _same
+    tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
+
+    def local(params: Any, *inputs: Array) -> tuple[Any, Any]:
+        frame = outer.inner(layout=layout.inside(local_axes), rng=None)
+        inner = dataclasses.replace(scope, frame=frame, params=mark(params), calls=Counter[str]())
+        out = run_plain(inner, _bound(method), inputs, {})
+        reported = jax.lax.pmean(mark(frame.collected()), tuple(split))
+        return out if out_axes is not None else jax.lax.psum(mark(out), tuple(split)), reported
+
+    def activation(axes: Axes) -> PartitionSpec:
+        return PartitionSpec(*(layout.activation_axes(axis) or None if axis else None for axis in axes))
+
+    def parameter(spec: ParamSpec) -> PartitionSpec:
+        kept = zip(spec.axes, layout.stored_axes(spec), strict=True)
+        return PartitionSpec(*(axes or None if name in keep else None for name, axes in kept))
+
+    def used(spec: ParamSpec, value: Array) -> Array:
+        return layout.gather(spec.as_read(value, outer.dtype), spec)
+
+    run: Any = jax.shard_map(
+        local,
+        axis_names=set(local_axes),
+        in_specs=(map_specs(parameter, tree), *map(activation, in_axes)),
+        out_specs=(PartitionSpec() if out_axes is None else activation(out_axes), PartitionSpec()),
+        check_vma=stages is None,
+    )
+    out, reported = run(jax.tree.map(used, tree, {name: scope.params[name] for name in tree}), *inputs)
+    outer.take(reported)
+    return out
+
+
+def _bound(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(_: Any, *args: Any) -> Any:
+        return method(*args)
+
+    return run
+
+
+def _split_axes(layout: Layout, in_axes: Sequence[Axes], keep: Sequence[str]) -> list[str]:
+    named = {axis for axes in in_axes for axis in axes if axis}
+    found = [axis for name in named for axis in layout.activation_axes(name)]
+    return [*found, *(axis for name in keep for axis in layout.parameter_axes(name))]
+
+
+def _same(tree: Any) -> Any:
+    return tree
+
+
+def _varying(tree: Any, axes: Collection[str]) -> Any:
+    """Marks arrays as different on the devices along all of `axes`, so that their gradients are summed over them.
+
+    The sums are in float32, whatever the dtype of the array.
+    """
+
+    def one(x: Array) -> Array:
+        missing = tuple(sorted(set(axes) - jax.typeof(x).manual_axis_type.varying))
+        if not missing:
+            return x
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return jax.lax.pcast(x, missing, to="varying")
+        return jax.lax.pcast(x.astype(jnp.float32), missing, to="varying").astype(x.dtype)
+
+    return jax.tree.map(one, tree)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a run: where its state and its batches lie, and which rows this process reads."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from dovetail.data import BatchIterator, Input, merge_states
+from dovetail.module import Module, abstract, specs
+from dovetail.optim import Learner
+from dovetail.parallel import Batch, Mesh, check_fit, layout_of
+
+from ._processes import all_values
+from ._step import TrainState
+
+
+class Devices:
+    """The mesh of a run, or the one device that it uses, in which case everything is left as it is."""
+
+    def __init__(self, mesh: Mesh, model: Module, batch: Batch) -> None:
+        self.layout = layout_of(mesh)
+        if self.layout is not None:
+            check_fit(mesh, specs(model), batch)
+        self._mesh = mesh.on() if self.layout or jax.process_count() > 1 else None
+        self._model = model
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        """Returns a function compiled for these devices."""
+        compiled = jax.jit(function, **options)
+        if self._mesh is None:
+            return compiled
+
+        def run(*args: Any) -> Any:
+            with jax.set_mesh(self._mesh):
+                return compiled(*args)
+
+        return run
+
+    def state_shardings(self, learner: Learner) -> Any:
+        """Returns where each array of the training state lies; None on one device."""
+        if self.layout is None or self._mesh is None:
+            return None
+        place, everywhere = self.layout.partition, self.everywhere
+        params = jax.tree.map(lambda spec: NamedSharding(self._mesh, place(spec)), specs(self._model))
+        slots = learner.like_params(abstract(self._model), params, everywhere)
+        return TrainState(everywhere, params, slots)
+
+    @property
+    def everywhere(self) -> Any:
+        """The sharding of what every device has all of; None on one device."""
+        return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
+
+    def batches(self, source: Input) -> "GlobalBatches":
+        """Returns the batches of an input, of which this process reads the rows of its devices."""
+        if self.layout is None or self._mesh is None:
+            return GlobalBatches(source.iterator(), None, source.batch_shape, 0)
+        axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
+        sharding = NamedSharding(self._mesh, PartitionSpec(*axes))
+        rows = source.batch_shape[0]
+        held = [
+            index[0].indices(rows) for index in sharding.addressable_devices_indices_map(source.batch_shape).values()
+        ]
+        first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
+        # A process reads one run of rows; where its devices need several, all of the batch.
+        shard, rest = divmod(first, last - first)
+        if rest or rows % (last - first):
+            first, last, shard = 0, rows, 0
+        iterator = source.iterator(shard_index=shard, shard_count=rows // (last - first))
+        return GlobalBatches(iterator, sharding, source.batch_shape, first)
+
+
+class GlobalBatches:
+    """Batches on the devices of a run. Its position in the data is that of all processes together."""
+
+    def __init__(
+        self, source: BatchIterator, sharding: NamedSharding | None, shape: tuple[int, int], first_row: int
+    ) -> None:
+        self._source, self._sharding, self._shape, self._first = source, sharding, shape, first_row
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self
+
+    def __next__(self) -> Mapping[str, Any]:
+        batch = next(self._source)
+        return batch if self._sharding is None else {name: self._placed(rows) for name, rows in batch.items()}
+
+    def _placed(self, rows: np.ndarray) -> jax.Array:
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(self._shape[0])
+            return rows[start - self._first : stop - self._first, index[1]]
+
+        return jax.make_array_from_callback(self._shape, self._sharding, part)
+
+    def get_state(self) -> Any:
+        """Returns the position after the batch given last."""
+        return merge_states(all_values(self._source.get_state()))
+
+    def set_state(self, state: Any) -> None:
+        """Goes to a position, made with any number of processes."""
+        self._source.set_state(state)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives are read from compiled programs: kind, mesh axes, how often, how many bytes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dovetail.aot import Collective, collectives
+
+MESH = {"a": 2, "b": 4}
+
+
+def program(line: str) -> str:
+    return f"HloModule m\n\nENTRY %main (p: f32[4]) -> f32[4] {{\n  %x = {line}\n}}\n"
+
+
+@pytest.mark.parametrize(
+    "line, kind, axes, size",
+    [
+        (
+            "f32[8,4]{1,0} all-gather(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}",
+            "all-gather",
+            ("b",),
+            128,
+        ),
+        ("bf16[8]{0} all-reduce(%p), replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add", "all-reduce", ("a",), 16),
+        ("f32[8]{0} all-reduce(%p), replica_groups=[1,8]<=[8], to_apply=%add", "all-reduce", ("a", "b"), 32),
+        ("f32[2]{0} reduce-scatter(%p), replica_groups=[2,4]<=[8], dimensions={0}", "reduce-scatter", ("b",), 32),
+        ("(f32[2]{0}, s8[3]{0}) all-to-all(%p, %q), replica_groups=mesh['x'=2,'y'=4] {'y'}", "all-to-all", ("b",), 11),
+        ("f32[2] all-gather(%p), replica_groups=mesh['x'=4,'y'=2]<=[2,4]T(1,0) {'y'}", "all-gather", ("a",), 8),
+        (
+            "f32[2] collective-permute(%p), source_target_pairs={{0,1},{1,2},{2,3},{3,0}}",
+            "collective-permute",
+            ("b",),
+            8,
+        ),
+        ("f32[2] all-reduce(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add", "all-reduce", ("?",), 8),
+        ("f32[2] all-reduce(%p), replica_groups={}, to_apply=%add", "all-reduce", ("a", "b"), 8),
+    ],
+)
+def test_groups_of_devices_are_named_by_mesh_axes(line, kind, axes, size):
+    (found,) = collectives(program(line), MESH)
+    assert found == Collective(kind, axes, 1, size, False, "")
+
+
+def test_an_asynchronous_collective_counts_once_with_the_size_of_its_result():
+    text = program(
+        "(f32[4], f32[8]) all-gather-start(%p), replica_groups=[1,8]<=[8], dimensions={0}\n"
+        "  %y = f32[8] all-gather-done(%x)"
+    )
+    assert collectives(text, MESH) == [Collective("all-gather", ("a", "b"), 1, 32, True, "")]
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def layers(x, w):
+        return jax.lax.scan(lambda x, w: (jax.lax.with_sharding_constraint(x @ w, P("a")), None), x, w)[0]
+
+    with jax.set_mesh(mesh):
+        w = jax.ShapeDtypeStruct((5, 16, 16), jnp.float32, sharding=NamedSharding(mesh, P(None, "a")))
+        x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh, P("a")))
+        text = jax.jit(layers).lower(x, w).compile().as_text()
+    (found,) = collectives(text, {"a": 8})
+    assert (found.kind, found.axes, found.count, found.bytes) == ("all-gather", ("a",), 5, 16 * 16 * 4)
+    assert "while/body" in found.path

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices and processes: what a command settles before JAX starts."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.config import ConfigError
+from dovetail.launch import start_devices
+from dovetail.parallel import parse_mesh
+
+PROGRAM = """
+import json, os
+from dovetail.launch import start_devices
+from dovetail.parallel import parse_mesh
+start_devices(parse_mesh("data=2,tensor=3"), os.environ)
+import jax
+print(json.dumps(len(jax.devices())))
+"""
+
+
+@pytest.mark.parametrize("variables, count", [({}, 6), ({"JAX_NUM_CPU_DEVICES": "7"}, 7)])
+def test_a_cpu_stands_for_as_many_devices_as_the_mesh_takes(variables, count):
+    environ = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"} | variables
+    found = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, env=environ)
+    assert json.loads(found.stdout) == count
+
+
+def test_half_named_processes_are_an_error_that_says_what_is_missing():
+    environ = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1", "JAX_PROCESS_ID": "0"}
+    with pytest.raises(ConfigError) as e:
+        start_devices(parse_mesh(""), environ)
+    assert str(e.value) == "JAX_COORDINATOR_ADDRESS is set, and so must be JAX_NUM_PROCESSES, to a number."

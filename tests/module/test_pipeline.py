@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pipelined loop is the plain loop over each microbatch: outputs, gradients, what layers report. What it moves."""
+
+import re
+from collections import Counter
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import modify
+from dovetail.module import Pipelining, Remat, Repeat, call
+from dovetail.module._pipeline import _to_stages, schedule
+from dovetail.nn import PreNormBlock
+from dovetail.parallel import Mesh, layout_of
+from support.compare import assert_same
+from support.models import lm, random_params
+from support.pipelines import Layer, stored
+from support.programs import equations
+
+ROWS, TIME, DIM = 16, 3, Layer.DIM
+
+
+def layers(count, **fields):
+    return Repeat.Config(layer=Layer.Config(), num_repeats=count).set(**fields).build()
+
+
+def inputs(seed=0):
+    rng = np.random.default_rng(seed)
+    x, shift, scale = (jnp.asarray(rng.normal(size=shape)) for shape in ((ROWS, TIME, DIM), (ROWS, TIME), (1, TIME)))
+    return (x, shift), {"scale": scale, "offset": 0.5}
+
+
+def outcome(run, params):
+    """Outputs, what was collected, and the gradients of all of it that is a loss."""
+
+    def loss(params, args):
+        x, collected = run(params, *args)
+        return jnp.sum(jnp.sin(x)) + sum(map(jnp.sum, collected.losses.values())), (x, collected)
+
+    (_, aux), grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, inputs()[0])
+    return aux, grads
+
+
+def one_by_one(model, params, *args, microbatches, **kwargs):
+    """Each microbatch on its own, with rows dealt out in turn; what they report is averaged."""
+    dealt = [jnp.stack([arg[i::microbatches] for i in range(microbatches)]) for arg in args]
+    x, collected = jax.vmap(lambda *args: call(model, params, *args, **kwargs))(*dealt)
+    return jnp.swapaxes(x, 0, 1).reshape(args[0].shape), jax.tree.map(lambda x: jnp.mean(x, axis=0), collected)
+
+
+@pytest.fixture
+def wide():
+    """Float64, in which the order of sums does not show."""
+    with jax.enable_x64(True):
+        yield
+
+
+def on(mesh, function, model, params):
+    layout = layout_of(mesh)
+    with jax.set_mesh(mesh.on()):
+        return jax.device_get(function(layout, stored(model, params, layout)))
+
+
+MESHES = [
+    (Mesh(pipeline=2, data=2), 4),
+    (Mesh(pipeline=4, data=2, microbatches=8), 4),
+    (Mesh(pipeline=8, microbatches=2), 8),
+    (Mesh(pipeline=2, data=2, microbatches=4, rounds=2), 8),
+    (Mesh(pipeline=4, data=2, microbatches=8, rounds=2), 8),
+]
+
+
+@pytest.mark.parametrize(
+    "mesh, count", MESHES, ids=lambda x: f"{x.text()},{x.num_microbatches}x{x.rounds}" if isinstance(x, Mesh) else x
+)
+@pytest.mark.usefixtures("wide")
+def test_a_pipeline_equals_the_loop_over_each_microbatch(mesh, count):
+    model, kwargs = layers(count), inputs()[1]
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), random_params(model))
+    got = on(mesh, lambda layout, p: outcome(partial(call, model, layout=layout, **kwargs), p), model, params)
+    want = outcome(partial(one_by_one, model, microbatches=mesh.num_microbatches, **kwargs), params)
+    assert_same(got, jax.device_get(want))
+    assert got[0][1].summaries["layer[:].size"].shape == (count,)
+
+
+def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself_on_one_device():
+    mesh = Mesh(pipeline=2, data=2, tensor=2, microbatches=4)
+    remat = modify(PreNormBlock.Config, lambda block: block.set(remat=Remat()))
+    model = remat(lm(num_layers=4, vocab_size=16)).build()
+    params = random_params(model)
+    rng = np.random.default_rng(0)
+    ids = jnp.asarray(rng.integers(0, 16, (8, 6)), jnp.int32)
+    segments = jnp.asarray(np.sort(rng.integers(1, 4, (8, 6)), axis=1), jnp.int32)
+
+    def loss(layout, params):
+        weights = jnp.ones(ids.shape)
+        args = (ids, jnp.roll(ids, -1, axis=1), weights)
+        found, _ = call(model, params, *args, segments=segments, method="loss", layout=layout)
+        return found.loss / found.weight
+
+    got = on(mesh, lambda layout, p: jax.jit(jax.value_and_grad(partial(loss, layout)))(p), model, params)
+    assert_same(got, jax.device_get(jax.jit(jax.value_and_grad(partial(loss, None)))(params)))
+
+
+def collectives(program):
+    """Counts the collectives of a compiled program, by kind, whether they are in a loop, and shape."""
+    found = re.findall(r"= (\S+?)(?:\{\S*)? (all-\w+|collective-\w+|reduce-scatter)\(.*op_name=\"(.*?)\"", program)
+    return Counter((kind, "while/body" in where, shape) for shape, kind, where in found)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_tick_moves_one_microbatch_to_the_next_stage_and_its_gradient_back_and_nothing_else(rounds):
+    mesh = Mesh(pipeline=4, rounds=rounds)
+    model, kwargs = layers(8), inputs()[1]
+
+    def program(layout, params):
+        def loss(params, x, shift):
+            return jnp.sum(jnp.sin(call(model, params, x, shift, layout=layout, **kwargs)[0]))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, *inputs()[0]).compile().as_text()
+
+    moved = collectives(on(mesh, program, model, random_params(model)))
+    in_ticks = {key: count for key, count in moved.items() if key[1]}
+    assert in_ticks == {("collective-permute", True, f"f32[1,{ROWS // 4},{TIME},{DIM}]"): 2}
+    assert ("all-reduce", False, f"f32[4,{ROWS // 4},{TIME},{DIM}]") in moved, "the results go to all stages"
+    strided = any(f",{DIM},{DIM}]" in shape for _, _, shape in moved)
+    assert strided == (rounds > 1), "parameters move, once, only where pieces lie strided"
+
+
+@pytest.mark.parametrize("stages, microbatches, rounds", [(2, 2, 1), (4, 16, 1), (8, 3, 1), (4, 8, 2), (2, 6, 3)])
+def test_stages_are_idle_for_the_share_of_ticks_that_the_formula_says(stages, microbatches, rounds):
+    plan = schedule(Pipelining(stages, microbatches, rounds, "forward_first", "pipeline"))
+    assert 1 - plan.busy.mean() == pytest.approx((stages - 1) / (microbatches * rounds + stages - 1))
+
+
+@pytest.mark.parametrize("stages, microbatches, rounds", [(4, 4, 1), (4, 8, 2), (4, 6, 2), (4, 2, 3)])
+def test_each_microbatch_passes_all_pieces_in_order_one_tick_after_the_other(stages, microbatches, rounds):
+    plan = schedule(Pipelining(stages, microbatches, rounds, "forward_first", "pipeline"))
+    for microbatch in range(microbatches):
+        ticks, places = np.nonzero(plan.busy & (plan.microbatch == microbatch))
+        np.testing.assert_array_equal(ticks, ticks[0] + np.arange(stages * rounds))
+        np.testing.assert_array_equal(plan.turn[ticks, places] * stages + places, np.arange(stages * rounds))
+
+
+def program(model, *args, mesh, **kwargs):
+    with jax.set_mesh(mesh.on()):
+        run = partial(call, model, layout=layout_of(mesh), **inputs()[1], **kwargs)
+        return jax.make_jaxpr(run)(random_params(model), *args)
+
+
+def scans(jaxpr):
+    return [eqn.params["length"] for eqn, _ in equations(jaxpr) if eqn.primitive.name == "scan"]
+
+
+def test_the_program_has_as_many_ticks_as_the_schedule_and_a_loop_over_the_layers_of_a_stage():
+    assert scans(program(layers(8), *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8))) == [8 + 2 - 1, 4]
+    assert scans(program(layers(8), *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8, rounds=2))) == [17, 2]
+    unrolled = layers(8, loop="unroll")
+    assert scans(program(unrolled, *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8))) == [9]
+
+
+def test_a_loop_that_cannot_be_pipelined_runs_as_it_is():
+    plain, mesh = [8], Mesh(pipeline=2, microbatches=4)
+    assert scans(program(layers(8), *inputs()[0], mesh=mesh, state={})) == plain, "decode state stays in place"
+    assert scans(program(layers(8), *(x[:6] for x in inputs()[0]), mesh=mesh)) == plain, "6 rows, 4 microbatches"
+    assert scans(program(layers(7), *inputs()[0], mesh=mesh)) == [7], "7 layers, 2 stages"
+    assert scans(program(layers(6), *inputs()[0], mesh=mesh.set(rounds=2))) == [6], "6 layers, 4 pieces"
+
+
+def test_a_loop_inside_of_a_pipeline_stays_a_loop():
+    inner = Repeat.Config(layer=Layer.Config(), num_repeats=4)
+    model = Repeat.Config(layer=inner, num_repeats=2).build()
+    assert scans(program(model, *inputs()[0], mesh=Mesh(pipeline=2))) == [3, 1, 4]
+
+
+def test_random_numbers_differ_by_layer_and_microbatch_and_follow_from_the_key():
+    model, mesh = layers(4), Mesh(pipeline=2, microbatches=4)
+    x = jnp.ones((ROWS, TIME, DIM)).at[:, :, 0].set(2.0)
+    args = (x, jnp.zeros((ROWS, TIME)))
+    params = jax.tree.map(jnp.zeros_like, random_params(model))
+
+    def run(layout, params):
+        noisy = partial(call, model, params, *args, **inputs()[1], train=True, layout=layout)
+        return [jax.jit(lambda key: noisy(rng=key))(jax.random.key(seed)) for seed in (0, 0, 1)]
+
+    (first, _), (again, _), (other, _) = on(mesh, run, model, params)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+    assert len({row.tobytes() for row in first}) == ROWS, "no two rows, so no two microbatches, are alike"
+    key = jax.random.fold_in(jax.random.key(0), 3)
+    alone, _ = call(model, params, *(arg[3::4] for arg in args), **inputs()[1], train=True, rng=key)
+    assert_same(first[3::4], jax.device_get(alone))
+
+
+@pytest.mark.parametrize("stages, rounds", [(4, 2), (2, 4), (4, 3), (6, 4), (4, 6)])
+def test_pieces_of_layers_go_to_their_stages_whatever_the_number_of_rounds(stages, rounds):
+    pipelining = Pipelining(stages, stages, rounds, "forward_first", "pipeline")
+    with jax.set_mesh(Mesh(pipeline=stages).on()):
+        pieces = jax.device_get(jax.jit(lambda x: _to_stages(x, pipelining))(jnp.arange(stages * rounds * 2)))
+    for stage, turn in np.ndindex(stages, rounds):
+        first = 2 * (turn * stages + stage)
+        np.testing.assert_array_equal(pieces[stage, turn], [first, first + 1])

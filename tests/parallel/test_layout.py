@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From logical axes to mesh axes: what splits a parameter or an activation, and what does not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from dovetail.config import ConfigError
+from dovetail.module import ParamSpec, constant
+from dovetail.parallel import Mesh, MeshLayout, layout_of, parse_mesh
+
+CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
+
+
+def spec(shape, axes, stack=0):
+    return ParamSpec(shape, axes, constant(0.0), stack=stack)
+
+
+@pytest.mark.parametrize(
+    "text, shape, axes, wanted",
+    [
+        ("fsdp=2,tensor=4", (32, 8, 4), ("embed", "heads", "head_dim"), P(("fsdp",), ("tensor",), None)),
+        ("data=8", (32, 8), ("embed", "mlp"), P(None, None)),
+        ("expert=2,fsdp=2", (8, 32, 16), ("expert", "embed", "mlp"), P(("expert",), ("fsdp",), None)),
+        # Each mesh axis splits a parameter once: the first dimension gets it.
+        ("fsdp=2", (32, 16), ("embed", "latent"), P(("fsdp",), None)),
+        # Key heads may be fewer than devices; words need not divide.
+        ("tensor=4", (32, 2, 8), ("embed", "kv_heads", "head_dim"), P(None, None, None)),
+        ("tensor=2,pipeline=2", (260, 32), ("vocab", "embed"), P(("tensor", "pipeline"), None)),
+        ("tensor=2,pipeline=4", (258, 32), ("vocab", "embed"), P(("tensor",), None)),
+        ("tensor=2", (32,), (None,), P(None)),
+    ],
+)
+def test_a_parameter_is_stored_as_the_rules_say(text, shape, axes, wanted):
+    assert MeshLayout(parse_mesh(text)).partition(spec(shape, axes)) == wanted
+
+
+def test_a_vector_is_not_worth_gathering():
+    layout = MeshLayout(parse_mesh("pipeline=2,fsdp=2"))
+    assert layout.partition(spec((4, 32), ("layers", "embed"), stack=1)) == P(("pipeline",), None)
+    assert layout.partition(spec((4, 32, 8), ("layers", "embed", "mlp"), stack=1)) == P(("pipeline",), ("fsdp",), None)
+
+
+def test_an_unknown_logical_axis_is_an_error_with_the_nearest_name():
+    with pytest.raises(ConfigError) as e:
+        MeshLayout(CUBE).partition(spec((4, 4), ("embd", None)))
+    assert str(e.value).startswith(
+        "mesh.rules.parameters says nothing about the logical axis 'embd'. Did you mean 'embed'?\n"
+        "  Add it, with no mesh axes to keep it whole. There are: "
+    )
+
+
+@pytest.mark.parametrize(
+    "shape, axes, wanted",
+    [
+        ((4, 8, 6), ("batch", "stream", None), P("fsdp", ("seq", "tensor"))),
+        ((4, 2, 6), ("batch", "stream", None), P("fsdp", "seq")),  # As far as it divides.
+        ((4, 1, 6), ("batch", "stream", None), P("fsdp")),
+        ((4, 8, 2, 6), ("batch", "seq", "heads", None), P("fsdp", "seq", "tensor")),
+        ((4, 8, 4, 6), ("batch", None, "state_heads", None), P("fsdp", None, ("tensor", "seq"))),
+    ],
+)
+def test_an_activation_is_split_as_far_as_it_divides(shape, axes, wanted):
+    layout = MeshLayout(CUBE)
+    with jax.set_mesh(CUBE.on()):
+        found = jax.jit(lambda x: layout.constrain(x, axes))(jnp.zeros(shape)).sharding.spec
+    assert tuple(found) == tuple(wanted)
+
+
+def test_gathering_a_parameter_leaves_its_gradient_where_it_is_stored():
+    layout, weight = MeshLayout(CUBE), spec((8, 4), ("embed", "mlp"))
+    seen = []
+
+    def loss(w):
+        used = layout.gather(w, weight)
+        jax.debug.inspect_array_sharding(used, callback=lambda s: seen.append(s.shard_shape((8, 4))))
+        return jnp.sum(used**2)
+
+    with jax.set_mesh(CUBE.on()):
+        gradient = jax.jit(jax.grad(loss))(jnp.ones((8, 4)))
+    assert seen[0] == (8, 2)
+    assert gradient.sharding.shard_shape((8, 4)) == (4, 2)
+    np.testing.assert_array_equal(gradient, np.full((8, 4), 2.0))
+
+
+def test_one_device_has_no_layout():
+    assert layout_of(Mesh()) is None
+    assert layout_of(CUBE) == MeshLayout(CUBE)
+
+
+def test_the_pipeline_of_a_layout():
+    assert MeshLayout(CUBE).pipelining is None
+    found = MeshLayout(Mesh(pipeline=4, rounds=2, microbatches=8)).pipelining
+    assert found is not None
+    assert (found.stages, found.microbatches, found.rounds, found.axis) == (4, 8, 2, "pipeline")
+    assert MeshLayout(Mesh(pipeline=4)).pipelining.microbatches == 4

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes as configs: what they are called, what they refuse, and how devices are arranged."""
+
+import jax
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, from_json, to_json
+from dovetail.parallel import MESH_AXES, Mesh, parse_mesh
+
+
+@pytest.mark.parametrize(
+    "text, sizes",
+    [
+        ("data=2,tensor=4", {"data": 2, "tensor": 4}),
+        (" fsdp=8 ", {"fsdp": 8}),
+        ("data=2x4", {"data": 8}),
+        ("", {}),
+    ],
+)
+def test_a_mesh_is_named_by_its_axes(text, sizes):
+    mesh = parse_mesh(text)
+    assert mesh.sizes == {**dict.fromkeys(MESH_AXES, 1), **sizes}
+    assert parse_mesh(mesh.text()) == mesh
+
+
+def test_naming_axes_changes_nothing_else():
+    base = Mesh(data=2, microbatches=8, attention="ring")
+    assert parse_mesh("pipeline=2", base) == Mesh(pipeline=2, microbatches=8, attention="ring")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (
+            "dta=2",
+            "mesh: there is no mesh axis 'dta'. Did you mean 'data'? "
+            "There are: pipeline, data, fsdp, expert, seq, tensor.",
+        ),
+        ("data=two", "mesh: 'data=two' is not AXIS=SIZE or AXIS=SLICESxSIZE, as in data=2,fsdp=2x4."),
+        ("data", "mesh: 'data' is not AXIS=SIZE or AXIS=SLICESxSIZE, as in data=2,fsdp=2x4."),
+        ("data=0", "mesh.data is 0, expected at least 1."),
+        ("data=0x2", "mesh.outer.data is 0, expected at least 1."),
+    ],
+)
+def test_what_is_not_a_mesh_is_refused(text, message):
+    with pytest.raises(ConfigError) as e:
+        parse_mesh(text)
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    "mesh, message",
+    [
+        (Mesh(rounds=0), "mesh.rounds is 0, expected at least 1."),
+        (Mesh(outer={"dat": 2}), "mesh.outer: there is no mesh axis 'dat'. Did you mean 'data'?"),
+        (
+            Mesh(pipeline=2, rounds=2, schedule="one_forward_one_backward"),
+            "mesh.rounds is 2, but one_forward_one_backward has one round. Set it to 1.",
+        ),
+        (
+            Mesh(pipeline=4, rounds=2, microbatches=2),
+            "mesh.microbatches is 2, fewer than the stages (4), with 2 rounds.\n"
+            "  A microbatch must be back before its next round: use at least 4.",
+        ),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(mesh, message):
+    with pytest.raises(ConfigError) as e:
+        mesh.check()
+    assert str(e.value).startswith(message)
+
+
+def test_a_rule_for_an_axis_that_does_not_exist_is_refused():
+    mesh = Mesh(data=2).set_in("rules.parameters", {"embed": ("fdsp",)})
+    with pytest.raises(ConfigError) as e:
+        mesh.check()
+    assert str(e.value).startswith("mesh.rules.parameters.embed: there is no mesh axis 'fdsp'. Did you mean 'fsdp'?")
+
+
+def test_neighbours_along_the_last_axis_are_neighbours():
+    devices = parse_mesh("data=2,tensor=4").on()
+    assert devices.axis_names == MESH_AXES
+    ids = np.vectorize(lambda device: device.id)(devices.devices).reshape(2, 4)
+    np.testing.assert_array_equal(ids, [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def test_the_outer_part_of_an_axis_goes_between_slices():
+    """Slices are the first and the last four devices: only the outer part of `data` crosses from one to the other."""
+    devices = parse_mesh("data=2x2,tensor=2").on()
+    ids = np.vectorize(lambda device: device.id)(devices.devices).reshape(4, 2)
+    np.testing.assert_array_equal(ids, [[0, 1], [2, 3], [4, 5], [6, 7]])
+    devices = parse_mesh("data=2,tensor=2x2").on()
+    ids = np.vectorize(lambda device: device.id)(devices.devices).reshape(2, 4)
+    np.testing.assert_array_equal(ids, [[0, 1, 4, 5], [2, 3, 6, 7]])
+
+
+def test_too_few_devices_are_an_error_that_says_how_many_there_are():
+    with pytest.raises(ConfigError) as e:
+        parse_mesh("data=3,tensor=4").on()
+    assert str(e.value) == ("mesh data=3,tensor=4 takes 12 devices, but there are 8 (cpu).\n  Use a mesh of 8.")
+
+
+def test_a_mesh_travels_with_a_config():
+    mesh = Mesh(data=2, outer={"data": 2}, attention="ring").set_in("rules.may_stay_whole", ("heads",))
+    assert from_json(to_json(mesh)) == mesh
+    assert mesh.on(jax.devices()[:4]).size == 4

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests of pipelines: a layer in which any mistake shows, and parameters where a mesh stores them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from dovetail.module import Module, ParamSpec, constant, pseudo_loss, specs
+from dovetail.parallel import MeshLayout
+
+
+class Layer(Module):
+    """Reports everything there is to report, uses all kinds of arguments, and has no derivative at 0."""
+
+    DIM = 4
+
+    def __init__(self, cfg, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.param("weight", (self.DIM, self.DIM), axes=(None, None))
+        self.param("load", (self.DIM,), axes=(None,), init=constant(0.0), rule=lambda value, gradient: value + gradient)
+
+    def forward(self, x, shift, *, scale, offset):
+        x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+        x = x + jnp.tanh(x @ self.weight) * scale[:, :, None] + shift[:, :, None] + offset
+        if self.training:
+            x = jnp.where(jax.random.bernoulli(self.rng(), 0.5, x.shape), x, x / 2)
+        self.summary("size", jnp.mean(jnp.square(x)))
+        self.summary("positive", jnp.sum(x > 0))
+        self.add_loss("spread", jnp.square(jnp.mean(x)))
+        self.add_loss("load", pseudo_loss(self.load, jnp.mean(x, axis=(0, 1))))
+        return x
+
+
+def stored(model: Module, params: Any, layout: MeshLayout | None) -> Any:
+    """Returns the parameters on the ambient mesh."""
+    assert layout is not None
+    return jax.tree.map(
+        lambda spec, x: jax.device_put(x, NamedSharding(jax.sharding.get_mesh(), layout.partition(spec))),
+        specs(model),
+        params,
+        is_leaf=lambda x: isinstance(x, ParamSpec),
+    )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run on a mesh is the run on one device: in one process or several, begun on one mesh and finished on another."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, to_json
+from dovetail.parallel import Mesh, parse_mesh
+from dovetail.train import Trainer
+from support.runs import tiny
+
+CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
+ROUNDING = {"rtol": 1e-4, "atol": 1e-5}  # Six steps of AdamW, which divides by small numbers, in another order of sums.
+
+
+def losses(cfg: Trainer.Config) -> list[float]:
+    lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
+    return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    cfg = tiny(tmp_path_factory.mktemp("alone"))
+    return cfg, jax.device_get(cfg.build().run())
+
+
+def test_a_run_on_a_mesh_is_the_run_on_one_device(alone, tmp_path):
+    want, state = alone
+    cfg = tiny(tmp_path, mesh=CUBE)
+    found = cfg.build().run()
+    np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **ROUNDING), jax.device_get(found), state)
+    query = found.params["stack"]["layer"]["mixer"]["query"]["weight"]
+    moment = found.learner.ema["stack"]["layer"]["mixer"]["query"]["weight"]
+    assert query.sharding.shard_shape(query.shape) == (2, 8, 1, 8)  # Of (2, 16, 2, 8), by fsdp and tensor.
+    assert moment.sharding == query.sharding
+
+
+def test_a_run_may_go_on_on_another_mesh(alone, tmp_path):
+    want, state = alone
+    begun = tiny(tmp_path, steps=3, mesh=parse_mesh("data=2"))
+    begun.build().run()
+    cfg = begun.set(steps=6, mesh=CUBE)
+    found = cfg.build().run()
+    np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **ROUNDING), jax.device_get(found), state)
+
+
+def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_written(tmp_path):
+    cfg = tiny(tmp_path, mesh=Mesh(tensor=4))
+    with pytest.raises(ConfigError, match=r"(?s)the mesh tensor=4 does not fit:.*heads.*The nearest of 4 devices"):
+        cfg.build()
+    assert not Path(cfg.directory).exists()
+
+
+PROGRAM = """
+import os, sys
+from dovetail.config import from_json
+from dovetail.launch import start_devices
+
+cfg = from_json(sys.argv[1])
+start_devices(cfg.mesh, os.environ)
+cfg.build().run()
+"""
+
+
+def run_together(cfg: Trainer.Config, count: int) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    shared = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    shared |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
+    command = [sys.executable, "-c", PROGRAM, to_json(cfg)]
+    processes = [
+        subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env={**shared, "JAX_PROCESS_ID": str(rank)})
+        for rank in range(count)
+    ]
+    try:
+        outputs = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * count, outputs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count, text",
+    [(2, "fsdp=2"), (2, "data=2,tensor=2"), (4, "data=2,tensor=2")],
+    ids=["2 of 1 device, rows apart", "2 of 2 devices", "4 of 1 device, rows shared"],
+)
+def test_several_processes_are_one_run(count, text, alone, tmp_path):
+    want, _ = alone
+    cfg = tiny(tmp_path, mesh=parse_mesh(text))
+    run_together(cfg, count)
+    np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
+    again = cfg.set(steps=7, mesh=Mesh())  # What they saved, one process goes on with.
+    again.build().run()
+    assert len(losses(again)) == 7
