@@ -62,7 +62,7 @@ def test_a_loop_counts_as_often_as_it_runs():
     with jax.set_mesh(mesh):
         w = jax.ShapeDtypeStruct((5, 16, 16), jnp.float32, sharding=NamedSharding(mesh, P(None, "a")))
         x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh, P("a")))
-        text = jax.jit(layers).lower(x, w).compile().as_text()
+        text = jax.jit(layers).lower(x, w).compile().as_text() or ""
     (found,) = collectives(text, {"a": 8})
     assert (found.kind, found.axes, found.count, found.bytes) == ("all-gather", ("a",), 5, 16 * 16 * 4)
     assert "while/body" in found.path

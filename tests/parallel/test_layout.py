@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dovetail.config import ConfigError
-from dovetail.module import ParamSpec, constant
+from dovetail.module import ParamSpec, Pipelining, constant
 from dovetail.parallel import Mesh, MeshLayout, layout_of, parse_mesh
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
@@ -93,6 +93,5 @@ def test_one_device_has_no_layout():
 def test_the_pipeline_of_a_layout():
     assert MeshLayout(CUBE).pipelining is None
     found = MeshLayout(Mesh(pipeline=4, rounds=2, microbatches=8)).pipelining
-    assert found is not None
-    assert (found.stages, found.microbatches, found.rounds, found.axis) == (4, 8, 2, "pipeline")
-    assert MeshLayout(Mesh(pipeline=4)).pipelining.microbatches == 4
+    assert found == Pipelining(4, 8, 2, "forward_first", "pipeline")
+    assert Mesh(pipeline=4).num_microbatches == 4

@@ -60,7 +60,11 @@ def loss_fn(model, layout, params, batch, rng):
     losses = -jnp.take_along_axis(logits, batch["targets"][:, :, None], axis=-1)[:, :, 0]
     weight = jnp.sum(batch["weights"])
     extra = sum(jnp.sum(value) for value in collected.losses.values())
-    aux = {"hits": jnp.sum(jnp.argmax(logits, -1) == batch["targets"]), **collected.summaries, **collected.losses}
+    aux = {
+        "hits": jnp.sum(jnp.argmax(logits, -1).astype(jnp.int32) == batch["targets"]),
+        **collected.summaries,
+        **collected.losses,
+    }
     return jnp.sum(losses * batch["weights"]) + extra * weight, weight, aux
 
 

@@ -18,12 +18,16 @@ from dovetail.train import Trainer
 from support.runs import tiny
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
-ROUNDING = {"rtol": 1e-4, "atol": 1e-5}  # Six steps of AdamW, which divides by small numbers, in another order of sums.
 
 
 def losses(cfg: Trainer.Config) -> list[float]:
     lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
     return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+
+
+def assert_close(found, wanted) -> None:
+    """Six steps of AdamW, which divides by small numbers, in another order of sums."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), jax.device_get(found), wanted)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ def test_a_run_on_a_mesh_is_the_run_on_one_device(alone, tmp_path):
     cfg = tiny(tmp_path, mesh=CUBE)
     found = cfg.build().run()
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **ROUNDING), jax.device_get(found), state)
+    assert_close(found, state)
     query = found.params["stack"]["layer"]["mixer"]["query"]["weight"]
     moment = found.learner.ema["stack"]["layer"]["mixer"]["query"]["weight"]
     assert query.sharding.shard_shape(query.shape) == (2, 8, 1, 8)  # Of (2, 16, 2, 8), by fsdp and tensor.
@@ -51,7 +55,7 @@ def test_a_run_may_go_on_on_another_mesh(alone, tmp_path):
     cfg = begun.set(steps=6, mesh=CUBE)
     found = cfg.build().run()
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **ROUNDING), jax.device_get(found), state)
+    assert_close(found, state)
 
 
 def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_written(tmp_path):

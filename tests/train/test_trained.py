@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -61,6 +62,6 @@ def test_words_that_the_tokenizer_does_not_have_are_left_out(run):
     trained = load_trained(cfg)
 
     def draw(params, prompts, lengths, key):
-        return np.array([[ord("s"), trained.tokenizer.vocab_size, ord("o")]])
+        return jnp.array([[ord("s"), trained.tokenizer.vocab_size, ord("o")]])
 
     assert continued(draw, trained.params, trained.tokenizer, "It was ", seed=0) == "It was so"

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -21,7 +21,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CONSTANT = re.compile(r"s32\[\]\S* constant\((\d+)\)")
 
 
-class Collective(NamedTuple):
+@dataclass(frozen=True)
+class Collective:
     """A collective operation of a compiled step."""
 
     kind: str  # As XLA calls it: "all-gather", "reduce-scatter", ...

@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections import abc
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -118,10 +119,8 @@ def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: An
 
     def one(carry: tuple[Any, State], each: Any) -> tuple[tuple[Any, State], Collected]:
         (x, state), (index, params) = carry, each
-        rng, old = (
-            outer.rng,
-            {path: jax.tree.map(lambda leaf: _at(leaf, index), value) for path, value in state.items()},
-        )
+        rng = outer.rng
+        old = {path: jax.tree.map(partial(_at, index), value) for path, value in state.items()}
         frame = outer.inner(
             rng=None if rng is None else lambda: jax.random.fold_in(rng(), index),
             state=None if outer.state is None else dict(old),
@@ -135,23 +134,27 @@ def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: An
             return (x, state), found
         new = {path: value for path, value in found.state.items() if value is not old.get(path)}
         fits = {path for path, value in new.items() if path in old and _types(value) == _types(old[path])}
-        written = {path: jax.tree.map(lambda leaf, x: _put(leaf, x, index), state[path], new[path]) for path in fits}
+        written = {path: jax.tree.map(partial(_put, index), state[path], new[path]) for path in fits}
         started = {path: value for path, value in new.items() if path not in fits}
         return (x, {**state, **written}), dataclasses.replace(found, state=started)
 
     return one
 
 
-def _at(stacked: Array, index: Array) -> Array:
+def _at(index: Array, stacked: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(stacked, index, keepdims=False)
 
 
-def _put(stacked: Array, value: Array, index: Array) -> Array:
+def _put(index: Array, stacked: Array, value: Array) -> Array:
     return jax.lax.dynamic_update_index_in_dim(stacked, value, index, 0)
 
 
 def _types(value: Any) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), value)
+    return jax.tree.map(_type, value)
+
+
+def _type(leaf: Array) -> tuple[tuple[int, ...], Any]:
+    return leaf.shape, leaf.dtype
 
 
 def _stacked(collected: Collected, path: str) -> Collected:

@@ -43,8 +43,8 @@ class Devices:
         """Returns where each array of the training state lies; None on one device."""
         if self.layout is None or self._mesh is None:
             return None
-        place, everywhere = self.layout.partition, self.everywhere
-        params = jax.tree.map(lambda spec: NamedSharding(self._mesh, place(spec)), specs(self._model))
+        mesh, place, everywhere = self._mesh, self.layout.partition, self.everywhere
+        params = jax.tree.map(lambda spec: NamedSharding(mesh, place(spec)), specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
         return TrainState(everywhere, params, slots)
 
@@ -59,10 +59,8 @@ class Devices:
             return GlobalBatches(source.iterator(), None, source.batch_shape, 0)
         axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
         sharding = NamedSharding(self._mesh, PartitionSpec(*axes))
-        rows = source.batch_shape[0]
-        held = [
-            index[0].indices(rows) for index in sharding.addressable_devices_indices_map(source.batch_shape).values()
-        ]
+        rows, places = source.batch_shape[0], sharding.addressable_devices_indices_map(source.batch_shape)
+        held = [index[0].indices(rows) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
         # A process reads one run of rows; where its devices need several, all of the batch.
         shard, rest = divmod(first, last - first)
@@ -84,15 +82,15 @@ class GlobalBatches:
         return self
 
     def __next__(self) -> Mapping[str, Any]:
-        batch = next(self._source)
-        return batch if self._sharding is None else {name: self._placed(rows) for name, rows in batch.items()}
+        batch, sharding = next(self._source), self._sharding
+        return batch if sharding is None else {name: self._placed(rows, sharding) for name, rows in batch.items()}
 
-    def _placed(self, rows: np.ndarray) -> jax.Array:
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+    def _placed(self, rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        def part(index: Any) -> np.ndarray:
             start, stop, _ = index[0].indices(self._shape[0])
             return rows[start - self._first : stop - self._first, index[1]]
 
-        return jax.make_array_from_callback(self._shape, self._sharding, part)
+        return jax.make_array_from_callback(self._shape, sharding, part)
 
     def get_state(self) -> Any:
         """Returns the position after the batch given last."""

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from dovetail.module import Layout, Module, call
 from dovetail.optim import Learner, LearnerState, LossFn, value_and_grad
+from dovetail.parallel import one_forward_one_backward
 
 Batch = Mapping[str, Any]
 Metrics = dict[str, Array]
@@ -38,8 +39,13 @@ def gradients_of(
     """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
     loss = _loss_function(model, dtype=dtype, layout=layout)
 
+    pipelining = layout.pipelining if layout else None
+    early = pipelining is not None and pipelining.schedule == "one_forward_one_backward"
+    options = {"schedule": one_forward_one_backward} if early else {}
+    count = num_microbatches * pipelining.microbatches if early else num_microbatches
+
     def gradients(params: Any, batch: Batch, rng: Array | None) -> tuple[tuple[Array, Array, Metrics], Any]:
-        return value_and_grad(loss, params, batch, rng, num_microbatches)
+        return value_and_grad(loss, params, batch, rng, count, **options)
 
     return gradients
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError
@@ -59,7 +58,7 @@ def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling, *, jit:
     )
 
 
-def continued(run: Callable[..., Array], params: Any, tokenizer: Tokenizer, prompt: str, seed: int) -> str:
+def continued(run: Callable[..., Any], params: Any, tokenizer: Tokenizer, prompt: str, seed: int) -> str:
     """Returns a prompt with the continuation that `run`, made by `compiled_generate`, gives."""
     ids, lengths = _prompt(tokenizer, prompt)
     return _text(tokenizer, ids, run(params, ids, lengths, jax.random.key(seed)))

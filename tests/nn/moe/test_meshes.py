@@ -28,7 +28,7 @@ KINDS = {
     "capacity": MOE.set(dispatch=Capacity.Config(factor=0.8)),
     "looped": Repeat.Config(layer=MOE.set(remat=Remat(save=("hidden",))), num_repeats=2),
 }
-MESHES = ("expert=2", "data=2,expert=4", "fsdp=2,expert=2,tensor=2", "seq=2,expert=2")
+MESHES = ("data=2,expert=4", "fsdp=2,expert=2,tensor=2", "seq=2,expert=2")
 X, COTANGENT = normal(1, (BATCH, TIME, DIM)), normal(2, (BATCH, TIME, DIM))
 
 

@@ -33,6 +33,7 @@ def course(layer: Module, tokens: Tokens, mask: Mask, shape: tuple[int, ...], la
     if tokens.segment is not None and SameSegment() in parts:
         segment = tokens.segment
     segment, real = jnp.broadcast_to(segment, shape), jnp.broadcast_to(tokens.index != EMPTY, shape)
+    segment, real = layer.lay(segment, "batch", None), layer.lay(real, "batch", None)
     length = jnp.sum(real, axis=1)
     before = segment[:, 0] if last is None else last
     known = jnp.concatenate([before[:, None], segment], axis=1)

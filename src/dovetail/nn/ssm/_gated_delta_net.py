@@ -77,14 +77,16 @@ class GatedDeltaNet(Mixer):
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
         x = self.lay(x, "batch", "seq", None)
-        query = _unit(self.query_conv(spread(self, self.query(x)), **where)) * self.cfg.key_head_dim**-0.5
-        key = _unit(self.key_conv(spread(self, self.key(x)), **where))
-        value = self.value_conv(spread(self, self.value(x)), **where)
+        query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
+        query = _unit(query) * self.cfg.key_head_dim**-0.5
+        key = _unit(spread(self, self.key_conv(spread(self, self.key(x)), **where)))
+        value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
         strength = jax.nn.sigmoid(spread(self, self.strength(x)).astype(jnp.float32))
         step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
         real = read.real[..., None]
         query, key, value, strength, step = self.tag("qkv", (query, key, value, strength, step))
         start = jnp.zeros((x.shape[0], value.shape[2], key.shape[-1], value.shape[-1]), jnp.float32)
+        start = self.lay(start, "batch", "state_heads", None, None)
         y, state = gated_delta_rule(
             jnp.repeat(query, self._repeats, axis=2),
             jnp.repeat(key, self._repeats, axis=2),
@@ -97,7 +99,7 @@ class GatedDeltaNet(Mixer):
         )
         if self.stateful:
             self.update("memory", {"state": state, "segment": read.segment})
-        y = self.norm(self.lay(y, "batch", "seq", "heads", None)) * jax.nn.silu(self.gate(x).astype(jnp.float32))
+        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None)) * jax.nn.silu(self.gate(x).astype(jnp.float32))
         return self.lay(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
 
 

@@ -78,13 +78,14 @@ class Mamba2(Mixer):
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
         x = self.lay(x, "batch", "seq", None)
-        value = self.value_conv(spread(self, self.value(x)), **where)
-        key = self.key_conv(spread(self, self.key(x)), **where)
-        query = self.query_conv(spread(self, self.query(x)), **where)
+        value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
+        key = spread(self, self.key_conv(spread(self, self.key(x)), **where))
+        query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
         step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
-        step = jnp.where(read.real[..., None], step, 0.0)
+        step = spread(self, jnp.where(read.real[..., None], step, 0.0))
         value, key, query, step = self.tag("qkv", (value, key, query, step))
         start = jnp.zeros((x.shape[0], *value.shape[2:], key.shape[-1]), jnp.float32)
+        start = self.lay(start, "batch", "state_heads", None, None)
         y, state = state_space(
             value,
             step,
@@ -97,7 +98,7 @@ class Mamba2(Mixer):
         )
         if self.stateful:
             self.update("memory", {"state": state, "segment": read.segment})
-        y = y + self.skip[:, None] * value.astype(jnp.float32)
+        y = spread(self, y + self.skip[:, None] * value.astype(jnp.float32))
         y = self.lay(y, "batch", "seq", "heads", None)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
         normed = self.norm(y.reshape(*y.shape[:2], -1)).reshape(y.shape)
