@@ -39,7 +39,10 @@ class Remat(ConfigBase):
                 raise ConfigError(f"{self}: no activation is called {pattern!r}.{did_you_mean(pattern, short)}{there}")
 
 
-_MOVES = {"name", "sharding_constraint", "convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim"}
+_MOVES = {
+    *("name", "sharding_constraint", "pvary"),
+    *("convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim"),
+}
 
 
 class Regather:

@@ -22,6 +22,6 @@ def on_mesh(cfg: _C, mesh: Mesh) -> _C:
 
     def wrapped(old: AttentionKernel.Config) -> AttentionKernel.Config:
         known = isinstance(old, (GatheredAttention.Config, RingAttention.Config))
-        return old if known else kernel.Config(inner=old)
+        return old if known else kernel.Config(inner=old, activations=mesh.rules.activations)
 
     return replace_all(AttentionKernel.Config, wrapped, missing="ok")(cfg)

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from dovetail.ops import AttentionKernel, BlockwiseAttention, Mask, Parts, ScoreBias, Tokens
 
 from ._deal import Deal, deal
-from ._rules import ACTIVATIONS
+from ._rules import ACTIVATIONS, Table
 
 
 class GatheredAttention(AttentionKernel):
@@ -32,6 +32,7 @@ class GatheredAttention(AttentionKernel):
     class Config(AttentionKernel.Config):
         inner: AttentionKernel.Config = BlockwiseAttention.Config()
         balanced: bool = True  # Deals out queries so that devices have equal work, where the mask makes a difference.
+        activations: Table = ACTIVATIONS  # Which mesh axes split rows, sequences and heads.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -55,7 +56,7 @@ class GatheredAttention(AttentionKernel):
         inner = functools.partial(self._inner, mask=mask, scale=scale, soft_cap=soft_cap)
         inputs = Inputs(q, k, v, q_tokens, k_tokens, bias, sinks)
         where = self._path or "GatheredAttention"
-        return on_devices(inputs, aligned, inner, functools.partial(_gathered, inner), mask, self.cfg.balanced, where)
+        return on_devices(inputs, aligned, inner, functools.partial(_gathered, inner), mask, self.cfg, where)
 
 
 class Inputs(NamedTuple):
@@ -76,11 +77,11 @@ def on_devices(
     inner: Callable[..., Array],
     meet: Callable[[Deal, Inputs], Array],
     mask: Mask,
-    balanced: bool,
+    cfg: Any,
     where: str,
 ) -> Array:
     """Runs `inner` on each device's part; or `meet`, where the mesh splits the sequence of both queries and keys."""
-    split = _Split.of(inputs, aligned)
+    split = _Split.of(inputs, aligned, cfg.activations)
     if not split.axes:
         return inner(**inputs._asdict(), aligned=aligned)
     if not split.seq:
@@ -88,7 +89,7 @@ def on_devices(
     if not split.keys:
         return split.run(lambda inputs: inner(**inputs._asdict(), aligned=False), inputs)
     (axis,) = split.seq
-    dealt = deal(mask, inputs.q.shape[1], axis, split.sizes[axis], balanced=balanced, where=where)
+    dealt = deal(mask, inputs.q.shape[1], axis, split.sizes[axis], balanced=cfg.balanced, where=where)
     return split.run(functools.partial(meet, dealt), inputs)
 
 
@@ -114,7 +115,7 @@ class _Split:
     key_heads: tuple[str, ...]  # If query heads are split and these are not, each device takes those that it needs.
 
     @classmethod
-    def of(cls, inputs: Inputs, aligned: bool | Parts) -> "_Split":
+    def of(cls, inputs: Inputs, aligned: bool | Parts, table: Table) -> "_Split":
         """Returns how the ambient mesh splits the inputs."""
         mesh = jax.sharding.get_abstract_mesh()
         sizes = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
@@ -122,7 +123,7 @@ class _Split:
         def split(length: int, name: str) -> tuple[str, ...]:
             """Returns the first of the axes for a dimension, as many as divide it."""
             kept: list[str] = []
-            for axis in (axis for axis in ACTIVATIONS[name] if sizes.get(axis, 1) > 1):
+            for axis in (axis for axis in table[name] if sizes.get(axis, 1) > 1):
                 if length % math.prod(sizes[each] for each in (*kept, axis)):
                     break
                 kept.append(axis)

@@ -33,6 +33,7 @@ from dovetail.ops import (
 
 from ._attention import Inputs, on_devices
 from ._deal import Deal
+from ._rules import ACTIVATIONS, Table
 
 
 class RingAttention(AttentionKernel):
@@ -46,9 +47,8 @@ class RingAttention(AttentionKernel):
     class Config(AttentionKernel.Config):
         inner: AttentionKernel.Config = BlockwiseAttention.Config()  # Where the mesh does not split the sequence.
         block: int = 256  # Queries, and keys, in a block, where it does.
-        balanced: bool = (
-            True  # Deals out the sequence so that devices have equal work, where the mask makes a difference.
-        )
+        balanced: bool = True  # Deals out the sequence so that devices have equal work, where the mask matters.
+        activations: Table = ACTIVATIONS  # Which mesh axes split rows, sequences and heads.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -81,7 +81,7 @@ class RingAttention(AttentionKernel):
 
         inner = functools.partial(self._inner, mask=mask, scale=scale, soft_cap=soft_cap)
         inputs = Inputs(q, k, v, q_tokens, k_tokens, bias, sinks)
-        return on_devices(inputs, aligned, inner, meet, mask, self.cfg.balanced, self._path or "RingAttention")
+        return on_devices(inputs, aligned, inner, meet, mask, self.cfg, self._path or "RingAttention")
 
 
 @dataclass(frozen=True)

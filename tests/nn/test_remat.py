@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of remat, by name: the same numbers, less memory the less is kept, for every kind of layer."""
+
+import jax
+import numpy as np
+import pytest
+
+from dovetail.config import find
+from dovetail.module import abstract, init
+from dovetail.nn import POLICIES, Block, with_remat
+from dovetail.train import gradients_of
+from dovetail.zoo import model
+from sharding import PLAIN, batch_of
+
+
+def program(name, policy):
+    built = with_remat(model(name), policy).build(path="model")
+    return built, gradients_of(built, num_microbatches=1, dtype=None)
+
+
+@pytest.mark.parametrize("name", ["llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny"])
+def test_the_less_is_kept_the_less_memory_is_used(name):
+    """Temporary memory, by the compiler. On a CPU, what is offloaded stays in the same memory."""
+    used = {}
+    for policy in POLICIES:
+        built, step = program(name, policy)
+        batch = {key: jax.ShapeDtypeStruct((8, 128), value.dtype) for key, value in batch_of(260, PLAIN).items()}
+        compiled = jax.jit(step).lower(abstract(built), batch, None).compile()
+        used[policy] = compiled.memory_analysis().temp_size_in_bytes
+    assert list(used) == ["none", "save_dots", "save_qkvo", "offload_qkvo", "full"]
+    assert used["none"] > used["save_dots"] > used["save_qkvo"] == used["offload_qkvo"] > used["full"]
+
+
+def test_offloaded_activations_go_to_the_memory_of_the_host():
+    built, step = program("llama3-tiny", "offload_qkvo")
+    batch = {key: jax.ShapeDtypeStruct((8, 128), value.dtype) for key, value in batch_of(260, PLAIN).items()}
+    assert "pinned_host" in jax.jit(step).lower(abstract(built), batch, None).as_text()
+
+
+def test_what_is_kept_changes_no_number():
+    batch, found = batch_of(260, PLAIN), {}
+    for policy in POLICIES:
+        built, step = program("llama3-tiny", policy)
+        found[policy] = jax.device_get(
+            jax.jit(step)(jax.jit(lambda key, m=built: init(m, key))(jax.random.key(0)), batch, None)
+        )
+    for policy in POLICIES:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found[policy], found["none"])
+
+
+def test_no_policy_leaves_each_block_as_it_is():
+    cfg = with_remat(model("gpt2-tiny"), "full")
+    assert with_remat(cfg, None) is cfg
+    assert all(block.remat is None for _, block in find(with_remat(cfg, "none"), Block.Config))
