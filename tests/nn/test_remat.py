@@ -20,7 +20,7 @@ def program(name, policy):
 
 @pytest.mark.parametrize("name", ["llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny"])
 def test_the_less_is_kept_the_less_memory_is_used(name):
-    """Temporary memory, by the compiler. On a CPU, what is offloaded stays in the same memory."""
+    """Temporary memory, by the compiler, all of it at work. On a CPU, what is offloaded stays in the same memory."""
     used = {}
     for policy in POLICIES:
         built, step = program(name, policy)

@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,15 +30,17 @@ def run_on_shards(
 ) -> Any:
     """See `Module.on_shards`."""
     outer, layout = scope.frame, scope.frame.layout
-    split = frozenset(_split_axes(layout, in_axes, keep)) if layout else frozenset[str]()
-    if layout is None or not split:
+    if layout is None:
+        return method(*inputs)
+    tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
+    split = frozenset((*_of_inputs(layout, in_axes), *_of_parameters(layout, tree, keep)))
+    if not split:
         return method(*inputs)
     # Stages of a pipeline run side by side by `jax.vmap`. JAX then wants their axis among those of the shards, and
     # cannot follow what differs between devices, by which it saves sums elsewhere.
     stages = layout.pipelining if outer.in_scan else None
     local_axes = split | {stages.axis} if stages else split
     mark = functools.partial(_varying, axes=split) if stages is None else _same
-    tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
 
     def local(params: Any, *inputs: Array) -> tuple[Any, Any]:
         frame = outer.inner(layout=layout.inside(local_axes), rng=None)
@@ -77,10 +79,15 @@ def _bound(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _split_axes(layout: Layout, in_axes: Sequence[Axes], keep: Sequence[str]) -> list[str]:
-    named = {axis for axes in in_axes for axis in axes if axis}
-    found = [axis for name in named for axis in layout.activation_axes(name)]
-    return [*found, *(axis for name in keep for axis in layout.parameter_axes(name))]
+def _of_inputs(layout: Layout, in_axes: Sequence[Axes]) -> Iterator[str]:
+    for name in {axis for axes in in_axes for axis in axes if axis}:
+        yield from layout.activation_axes(name)
+
+
+def _of_parameters(layout: Layout, tree: Any, keep: Sequence[str]) -> Iterator[str]:
+    for spec in jax.tree.leaves(tree):
+        for name, axes in zip(spec.axes, layout.stored_axes(spec), strict=True):
+            yield from axes if name in keep else ()
 
 
 def _same(tree: Any) -> Any:
