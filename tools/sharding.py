@@ -14,7 +14,6 @@ from the float32 gradients as one device is, and half as much again.
 import argparse
 import dataclasses
 import functools
-import itertools
 import os
 import sys
 import time
@@ -238,15 +237,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--meshes", nargs="*", type=parse_mesh, help="only these; nothing is written")
     args = parser.parse_args(argv)
     good, lines = True, {kind: list[str]() for kind in args.kinds}
-    for variant, kind in itertools.product(VARIANTS, args.kinds):
-        for mesh in args.meshes or meshes(kind):
-            if variant == EARLY and mesh.pipeline == 1:
-                continue
-            line, fine = _line(kind, mesh, variant)
-            lines[kind].append(line)
-            good = good and fine
-            if args.meshes is None:
-                _record(kind, lines[kind])
+    cases = (
+        (kind, mesh, variant)
+        for variant in VARIANTS
+        for kind in args.kinds
+        for mesh in args.meshes or meshes(kind)
+        if variant != EARLY or mesh.pipeline > 1
+    )
+    for kind, mesh, variant in cases:
+        line, fine = _line(kind, mesh, variant)
+        lines[kind].append(line)
+        good = good and fine
+        if args.meshes is None:
+            _record(kind, lines[kind])
     return int(not good)
 
 

@@ -18,7 +18,9 @@ from ._param import constant as constant
 from ._param import normal as normal
 from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
+from ._pipeline import SIDE_BY_SIDE as SIDE_BY_SIDE
 from ._pipeline import STAGE as STAGE
+from ._pipeline import largest_of_stages as largest_of_stages
 from ._pipeline import marked_loops as marked_loops
 from ._pipeline import stage_axes as stage_axes
 from ._remat import Remat as Remat

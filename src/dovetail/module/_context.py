@@ -217,9 +217,7 @@ def run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any
         _scope.reset(token)
 
 
-def _run_remat(
-    scope: Scope, remat: Remat | Regather, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
+def _run_remat(scope: Scope, remat: Remat | Regather, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     outer = scope.frame
     leaves, tree = jax.tree.flatten((args, kwargs))
     traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, (Array, np.ndarray))}

@@ -55,7 +55,17 @@ def schedule(pipelining: Pipelining) -> Schedule:
 
 
 STAGE = "pipeline_stage"  # The name of the jitted body of a marked loop.
+SIDE_BY_SIDE = "stages"  # The name of the dimension along which stages run side by side, by `jax.vmap`.
 _marked: ContextVar[list[tuple[str, Layout]] | None] = ContextVar("marked", default=None)
+
+
+def largest_of_stages(x: Array) -> Array:
+    """Returns the largest of what the stages of a pipeline have, so that all of them take the same branch."""
+    try:
+        jax.lax.axis_size(SIDE_BY_SIDE)
+    except NameError:  # No pipeline.
+        return x
+    return jax.lax.pmax(x, SIDE_BY_SIDE)
 
 
 @contextmanager
@@ -127,7 +137,9 @@ def _pipelined(
         new, waiting = _take(waiting, start)
         enters = (place == 0) & (turn == 0)
         moving = jax.tree.map(lambda new, old: jnp.where(_spread(enters, old), new, old), new, moving)
-        moving, found = jax.vmap(stage, spmd_axis_name=axis)(pieces, lay(moving), microbatch, turn)
+        moving, found = jax.vmap(stage, axis_name=SIDE_BY_SIDE, spmd_axis_name=axis)(
+            pieces, lay(moving), microbatch, turn
+        )
         finished = _put(finished, moving, stop)
         return (waiting, lay(jax.tree.map(_shift, moving)), finished), found
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from dovetail.module import largest_of_stages
 from dovetail.ops import move, row_groups
 
 Run = Callable[[Array, Array], Array]  # Maps rows sorted by expert and how many each has, `[E / n]`, to as many rows.
@@ -113,5 +114,5 @@ def exchange(sizes: Array, num_rows: int, axes: tuple[str, ...], *, factor: floa
     arriving = jax.lax.all_to_all(leaving, axes, split_axis=0, concat_axis=0, tiled=True)
     needed = -(-jnp.max(jnp.sum(leaving, axis=1)) // room)
     # All devices must take the same branch, not just those that exchange: others may wait for them along other axes.
-    rounds = jax.lax.pmax(needed, jax.sharding.get_abstract_mesh().manual_axes)
+    rounds = largest_of_stages(jax.lax.pmax(needed, jax.sharding.get_abstract_mesh().manual_axes))
     return Exchange(axes, room, leaving, arriving, rounds)

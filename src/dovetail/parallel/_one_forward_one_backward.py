@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from dovetail.module import stage_axes
+from dovetail.module import SIDE_BY_SIDE, stage_axes
 
 from ._cut import Cut, Loss, is_float
 
@@ -125,7 +125,7 @@ class _Schedule:
         arrived = state.x_gradient
         if x_gradient is not None:
             arrived = _where(self._place == self.stages - 1, [leaf[None] for leaf in x_gradient], arrived)
-        pull: Any = jax.vmap(self._pull, spmd_axis_name=self._axis)
+        pull: Any = jax.vmap(self._pull, axis_name=SIDE_BY_SIDE, spmd_axis_name=self._axis)
         pulled = pull(self._pieces, x, number, self._lay(arrived), reported)
         shared, pieces, x = (_where(busy, part, None) for part in pulled)
         needs = self._cut.stage_needs
@@ -156,7 +156,7 @@ class _Schedule:
         def stage(piece: Arrays, x: Arrays, number: Array) -> tuple[Arrays, Arrays]:
             return self._cut.stage(shared, self._microbatch(number), piece, x)
 
-        run: Any = jax.vmap(stage, spmd_axis_name=self._axis)
+        run: Any = jax.vmap(stage, axis_name=SIDE_BY_SIDE, spmd_axis_name=self._axis)
         return run(self._pieces, x, number)
 
     def _pull(self, piece: Arrays, x: Arrays, number: Array, out: Arrays, reported: Arrays) -> tuple[Arrays, ...]:

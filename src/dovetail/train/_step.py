@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from dovetail.module import Layout, Module, call
-from dovetail.optim import Learner, LearnerState, LossFn, value_and_grad
+from dovetail.optim import Learner, LearnerState, LossFn, one_after_the_other, value_and_grad
 from dovetail.parallel import one_forward_one_backward
 
 Batch = Mapping[str, Any]
@@ -39,13 +39,13 @@ def gradients_of(
     """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
     loss = _loss_function(model, dtype=dtype, layout=layout)
 
+    schedule, count = one_after_the_other, num_microbatches
     pipelining = layout.pipelining if layout else None
-    early = pipelining is not None and pipelining.schedule == "one_forward_one_backward"
-    options = {"schedule": one_forward_one_backward} if early else {}
-    count = num_microbatches * pipelining.microbatches if early else num_microbatches
+    if pipelining is not None and pipelining.schedule == "one_forward_one_backward":
+        schedule, count = one_forward_one_backward, num_microbatches * pipelining.microbatches
 
     def gradients(params: Any, batch: Batch, rng: Array | None) -> tuple[tuple[Array, Array, Metrics], Any]:
-        return value_and_grad(loss, params, batch, rng, count, **options)
+        return value_and_grad(loss, params, batch, rng, count, schedule)
 
     return gradients
 

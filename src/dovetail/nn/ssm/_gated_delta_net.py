@@ -99,7 +99,8 @@ class GatedDeltaNet(Mixer):
         )
         if self.stateful:
             self.update("memory", {"state": state, "segment": read.segment})
-        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None)) * jax.nn.silu(self.gate(x).astype(jnp.float32))
+        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None))
+        y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
         return self.lay(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
 
 
