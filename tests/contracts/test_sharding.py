@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """On any mesh, loss and gradients are those of one device. A sample; `python tools/sharding.py` tries every mesh."""
 
+import jax
 import pytest
 
-from dovetail.parallel import parse_mesh
-from sharding import ALL, EARLY, KINDS, PLAIN, TOLERANCE, Variant, meshes, rounding_errors, worst_error
+from dovetail.module import abstract
+from dovetail.parallel import layout_of, parse_mesh
+from dovetail.train import gradients_of
+from sharding import (
+    ALL,
+    EARLY,
+    KINDS,
+    PLAIN,
+    TOLERANCE,
+    Variant,
+    batch_of,
+    meshes,
+    model_of,
+    rounding_errors,
+    worst_error,
+)
 
 SAMPLE = [
     ("dense", "fsdp=2,seq=2,tensor=2", ALL),
@@ -20,6 +35,22 @@ SAMPLE = [
 def test_a_mesh_changes_nothing_but_the_order_of_sums(kind, mesh, variant):
     error, where = worst_error(kind, parse_mesh(mesh), variant)
     assert error <= TOLERANCE, where
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_one_device_nothing_of_it_is_in_the_program(kind):
+    """With a layout, the same model has hundreds of equations more."""
+    model = model_of(kind, PLAIN).build(path="model")
+    batch = batch_of(260, PLAIN)
+
+    def program(layout):
+        step = gradients_of(model, num_microbatches=1, dtype=None, layout=layout)
+        return str(jax.make_jaxpr(step)(abstract(model), batch, None))
+
+    alone = program(layout_of(parse_mesh("")))
+    assert not any(name in alone for name in ("sharding_constraint", "shard_map", "pvary", "remat"))
+    with jax.set_mesh(parse_mesh("fsdp=8").on()):
+        assert "sharding_constraint" in program(layout_of(parse_mesh("fsdp=8")))
 
 
 def test_bfloat16_on_a_mesh_is_as_close_to_float32_as_on_one_device():
