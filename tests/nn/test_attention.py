@@ -152,7 +152,7 @@ def test_a_row_in_parts_is_the_whole_row(mask, capacity):
     assert_same(got, jax.jit(run(cfg, mask))(params, X))
     assert list(state) == ["cache.entries"]
     values, known = state["cache.entries"]
-    assert {name: value.shape for name, value in values.items()} == dict.fromkeys("kv", (2, capacity, 2, 2))
+    assert {name: value.shape for name, value in values.items()} == dict.fromkeys("kv", (2, 2, capacity, 2))
     np.testing.assert_array_equal(known.index[0, :LENGTH], np.arange(LENGTH))
 
 

@@ -79,7 +79,7 @@ def test_a_row_in_parts_is_the_whole_row(cfg):
     got, state = in_parts(cfg, params)
     assert_same(got, jax.jit(run(cfg))(params, X))
     values, _ = state["cache.entries"]
-    assert {name: value.shape for name, value in values.items()} == {"latent": (2, 7, 1, 5 + 2)}, "nothing by head"
+    assert {name: value.shape for name, value in values.items()} == {"latent": (2, 1, 7, 5 + 2)}, "nothing by head"
 
 
 def test_a_row_that_outgrows_its_cache_is_not_a_number_and_others_are_not_touched():

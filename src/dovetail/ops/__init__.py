@@ -2,10 +2,12 @@
 """Pure maths: arrays in, arrays out."""
 
 from ._activations import squared_relu as squared_relu
+from ._attention import AttentionInputs as AttentionInputs
 from ._attention import AttentionKernel as AttentionKernel
 from ._attention import Part as Part
 from ._attention import Parts as Parts
 from ._attention import ReferenceAttention as ReferenceAttention
+from ._attention import Scoring as Scoring
 from ._blocks import Attended as Attended
 from ._blocks import BlockInputs as BlockInputs
 from ._blocks import BlockPlan as BlockPlan

@@ -7,6 +7,7 @@ Shape letters: B batch, T queries, S keys, H query heads, G key heads, R = H / G
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -64,10 +65,40 @@ class Parts:
         return self.parts[0].size
 
 
+class AttentionInputs(NamedTuple):
+    """The arrays that attention is computed from; see `AttentionKernel`."""
+
+    q: Array
+    k: Array
+    v: Array
+    q_tokens: Tokens
+    k_tokens: Tokens
+    bias: ScoreBias | None
+    sinks: Array | None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How queries and keys become scores, as far as the program knows before it runs."""
+
+    mask: Mask
+    scale: float
+    soft_cap: float | None
+
+    def scores(self, products: Array, q_tokens: Tokens, k_tokens: Tokens, bias: ScoreBias | None) -> Array:
+        """Returns scores `[B, G, R, T, S]` from the products of queries and keys; the mask comes later."""
+        scores = products * self.scale
+        if self.soft_cap is not None:
+            scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
+        if bias is None:
+            return scores
+        added = bias(q_tokens.index[:, :, None] - k_tokens.index[:, None, :])
+        return scores + added.reshape(added.shape[0], *scores.shape[1:])
+
+
 class AttentionKernel(Component, abc.ABC):
     """The interface between attention layers and the ways to compute attention."""
 
-    @abc.abstractmethod
     def __call__(
         self,
         q: Array,
@@ -97,30 +128,23 @@ class AttentionKernel(Component, abc.ABC):
             bias: added to scores, by the distance between the places (`Tokens.index`) of query and key.
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
         """
+        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks)
+        return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
+
+    @abc.abstractmethod
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        """Computes what a call returns; its arguments are what kernels pass on together."""
 
 
 class ReferenceAttention(AttentionKernel):
     """All scores at once: the definition, for short sequences and tests."""
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Mask,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        scale: float,
-        aligned: bool | Parts,
-        soft_cap: float | None = None,
-        bias: ScoreBias | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        q, k, v, q_tokens, k_tokens, bias, sinks = inputs
         grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
         products = jnp.einsum("btgrk,bsgk->bgrts", grouped, k, preferred_element_type=jnp.float32)
-        scores = scores_of(products, bias, q_tokens, k_tokens, scale, soft_cap)
-        allowed = mask.allowed(q_tokens, k_tokens)[:, None, None]
+        scores = scoring.scores(products, q_tokens, k_tokens, bias)
+        allowed = scoring.mask.allowed(q_tokens, k_tokens)[:, None, None]
         scores = jnp.where(allowed, scores, MASKED)
         top = jnp.max(scores, axis=-1, keepdims=True)
         if sinks is not None:
@@ -133,19 +157,6 @@ class ReferenceAttention(AttentionKernel):
         weights = weights / jnp.where(total == 0, 1.0, total)
         out = jnp.einsum("bgrts,bsgk->btgrk", weights.astype(v.dtype), v)
         return out.reshape(*q.shape[:3], v.shape[-1]).astype(q.dtype)
-
-
-def scores_of(
-    products: Array, bias: ScoreBias | None, q_tokens: Tokens, k_tokens: Tokens, scale: float, soft_cap: float | None
-) -> Array:
-    """Returns scores `[B, G, R, T, S]` from the products of queries and keys."""
-    scores = products * scale
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
-    if bias is None:
-        return scores
-    added = bias(q_tokens.index[:, :, None] - k_tokens.index[:, None, :])
-    return scores + added.reshape(added.shape[0], *scores.shape[1:])
 
 
 def by_group(per_head: Array, num_groups: int) -> Array:

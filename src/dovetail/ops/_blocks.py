@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ._attention import MASKED, Part, by_group, scores_of
+from ._attention import MASKED, AttentionInputs, Part, Scoring, by_group
 from ._masks import Mask, Tokens
 from ._score_bias import ScoreBias
 
@@ -33,9 +33,7 @@ Sums = tuple[Array, Array, Array]  # For each query: its largest score, the sum 
 class BlockPlan:
     """What is known when the program is traced."""
 
-    mask: Mask
-    scale: float
-    soft_cap: float | None
+    scoring: Scoring
     rows: int  # Queries in a block.
     columns: int  # Keys in a block.
     keys: int  # All keys, without those that only fill the last block.
@@ -95,7 +93,7 @@ class BlockPlan:
 
     def _allowed(self, q_tokens: Tokens, k_tokens: Tokens, column: Array) -> Array:
         """Returns which queries of a block see which keys of another, `[B or 1, 1, 1, rows, columns]`."""
-        allowed = self.mask.allowed(q_tokens, k_tokens)[:, None, None]
+        allowed = self.scoring.mask.allowed(q_tokens, k_tokens)[:, None, None]
         if self.keys % self.columns == 0 and len(self.bounds) == 1:
             return allowed
         return allowed & (column * self.columns + jnp.arange(self.columns) < self.keys)
@@ -137,19 +135,9 @@ class BlockInputs(NamedTuple):
     choice: Array | None = None  # Among the bounds of the plan, if there is more than one.
 
     @classmethod
-    def of(
-        cls,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: ScoreBias | None,
-        sinks: Array | None,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        rows: int,
-        columns: int,
-    ) -> "BlockInputs":
-        """Takes the arguments of `AttentionKernel` to whole blocks."""
+    def of(cls, inputs: AttentionInputs, rows: int, columns: int) -> "BlockInputs":
+        """Takes the inputs of a kernel to whole blocks."""
+        q, k, v, q_tokens, k_tokens, bias, sinks = inputs
         groups = k.shape[2]
         q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1]).transpose(0, 2, 3, 1, 4)
         return cls(
@@ -176,7 +164,7 @@ class BlockInputs(NamedTuple):
         """Returns the scores of all queries and keys, and what takes their gradient to the products and the bias."""
 
         def scores(products: Array, bias: ScoreBias | None) -> Array:
-            return scores_of(products, bias, self.q_tokens, self.k_tokens, plan.scale, plan.soft_cap)
+            return plan.scoring.scores(products, self.q_tokens, self.k_tokens, bias)
 
         return jax.vjp(scores, _product("bgrtk,bgsk->bgrts", self.q, self.k), self.bias)
 

@@ -10,11 +10,10 @@ from jax import Array
 
 from dovetail.config import ConfigError
 
-from ._attention import AttentionKernel, Part, Parts
+from ._attention import AttentionInputs, AttentionKernel, Part, Parts, Scoring
 from ._blocks import Attended, BlockInputs, BlockPlan, Bounds, bounds_of, even_blocks, from_blocks
-from ._masks import Mask, Tokens
+from ._masks import Mask
 from ._query_blocks import attend
-from ._score_bias import ScoreBias
 
 
 class BlockwiseAttention(AttentionKernel):
@@ -31,33 +30,18 @@ class BlockwiseAttention(AttentionKernel):
         if cfg.block < 1:
             raise ConfigError(f"{self._path or 'BlockwiseAttention'}: block is {cfg.block}, expected at least 1.")
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Mask,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        scale: float,
-        aligned: bool | Parts,
-        soft_cap: float | None = None,
-        bias: ScoreBias | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
-        length, keys, block = q.shape[1], k.shape[1], self.cfg.block
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        q, v, length, keys, block = inputs.q, inputs.v, inputs.q.shape[1], inputs.k.shape[1], self.cfg.block
         if max(length, keys) <= block:  # One pair of blocks: no loop, and its weights may be kept.
-            return attend(q, k, v, mask, q_tokens, k_tokens, scale, soft_cap, bias, sinks)
+            return attend(inputs, scoring)
         rows = even_blocks(aligned.size if isinstance(aligned, Parts) else length, block)
         columns = even_blocks(keys, max(block, block * block // rows))  # Few queries see many keys at once.
-        bounds = _bounds(mask, aligned, length, keys, rows, columns)
-        plan = BlockPlan(mask, scale, soft_cap, rows, columns, keys, bounds)
+        bounds = _bounds(scoring.mask, aligned, length, keys, rows, columns)
+        plan = BlockPlan(scoring, rows, columns, keys, bounds)
         if not plan.num_pairs:
             return jnp.zeros((*q.shape[:3], v.shape[-1]), q.dtype)
-        inputs = BlockInputs.of(q, k, v, bias, sinks, q_tokens, k_tokens, rows, columns)
         choice = aligned.choice if isinstance(aligned, Parts) else None
-        out: Any = _attend(plan, inputs._replace(choice=choice))
+        out: Any = _attend(plan, BlockInputs.of(inputs, rows, columns)._replace(choice=choice))
         return from_blocks(out, length)
 
 

@@ -13,9 +13,7 @@ from jax import Array
 
 from dovetail.config import ConfigError
 
-from ._attention import MASKED, AttentionKernel, Parts, by_group, scores_of
-from ._masks import Mask, Tokens
-from ._score_bias import ScoreBias
+from ._attention import MASKED, AttentionInputs, AttentionKernel, Parts, Scoring, by_group
 
 
 class QueryBlockAttention(AttentionKernel):
@@ -29,50 +27,29 @@ class QueryBlockAttention(AttentionKernel):
         if cfg.block < 1:
             raise ConfigError(f"{self._path or 'QueryBlockAttention'}: block is {cfg.block}, expected at least 1.")
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Mask,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        scale: float,
-        aligned: bool | Parts,
-        soft_cap: float | None = None,
-        bias: ScoreBias | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        q, k, v, q_tokens, k_tokens, bias, sinks = inputs
         length, keys = q.shape[1], k.shape[1]
 
         def block(start: int, stop: int) -> Array:
-            low, high = mask.keys_for(start, stop, keys) if aligned is True else (0, keys)
+            low, high = scoring.mask.keys_for(start, stop, keys) if aligned is True else (0, keys)
             if high <= low:
                 return jnp.zeros((q.shape[0], stop - start, q.shape[2], v.shape[-1]), q.dtype)
             here = q_tokens.slice(start, stop), k_tokens.slice(low, high)
-            return attend(q[:, start:stop], k[:, low:high], v[:, low:high], mask, *here, scale, soft_cap, bias, sinks)
+            return attend(
+                AttentionInputs(q[:, start:stop], k[:, low:high], v[:, low:high], *here, bias, sinks), scoring
+            )
 
         size = self.cfg.block
         blocks = [block(start, min(start + size, length)) for start in range(0, length, size)]
         return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
 
 
-def attend(
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Mask,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
-    scale: float,
-    soft_cap: float | None,
-    bias: ScoreBias | None,
-    sinks: Array | None,
-) -> Array:
-    """Returns attention of all of `q` to all of `k`; the arguments are those of `AttentionKernel`."""
-    allowed = mask.allowed(q_tokens, k_tokens)[:, None, None]
-    scores = scores_of(_products(q, k), bias, q_tokens, k_tokens, scale, soft_cap)
+def attend(inputs: AttentionInputs, scoring: Scoring) -> Array:
+    """Returns attention of all queries to all keys."""
+    q, k, v, q_tokens, k_tokens, bias, sinks = inputs
+    allowed = scoring.mask.allowed(q_tokens, k_tokens)[:, None, None]
+    scores = scoring.scores(_products(q, k), q_tokens, k_tokens, bias)
     weights = _weights(scores, allowed, None if sinks is None else by_group(sinks, k.shape[2]))
     return _means(weights.astype(v.dtype), v, allowed).astype(q.dtype)
 

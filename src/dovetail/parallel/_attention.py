@@ -8,14 +8,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from dovetail.ops import AttentionKernel, BlockwiseAttention, Mask, Parts, ScoreBias, Tokens
+from dovetail.ops import AttentionInputs, AttentionKernel, BlockwiseAttention, Mask, Parts, Scoring, Tokens
 
 from ._deal import Deal, deal
 from ._rules import ACTIVATIONS, Table
@@ -38,44 +38,19 @@ class GatheredAttention(AttentionKernel):
         super().__init__(cfg, **kwargs)
         self._inner: AttentionKernel = cfg.inner.build(path=f"{self._path}.inner".removeprefix("."))
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Mask,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        scale: float,
-        aligned: bool | Parts,
-        soft_cap: float | None = None,
-        bias: ScoreBias | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
-        inner = functools.partial(self._inner, mask=mask, scale=scale, soft_cap=soft_cap)
-        inputs = Inputs(q, k, v, q_tokens, k_tokens, bias, sinks)
-        where = self._path or "GatheredAttention"
-        return on_devices(inputs, aligned, inner, functools.partial(_gathered, inner), mask, self.cfg, where)
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        def inner(inputs: AttentionInputs, aligned: bool | Parts) -> Array:
+            return self._inner.attend(inputs, scoring, aligned)
 
-
-class Inputs(NamedTuple):
-    """The arrays that a kernel takes."""
-
-    q: Array
-    k: Array
-    v: Array
-    q_tokens: Tokens
-    k_tokens: Tokens
-    bias: ScoreBias | None
-    sinks: Array | None
+        meet = functools.partial(_gathered, inner)
+        return on_devices(inputs, aligned, inner, meet, scoring.mask, self.cfg, self._path or "GatheredAttention")
 
 
 def on_devices(
-    inputs: Inputs,
+    inputs: AttentionInputs,
     aligned: bool | Parts,
     inner: Callable[..., Array],
-    meet: Callable[[Deal, Inputs], Array],
+    meet: Callable[[Deal, AttentionInputs], Array],
     mask: Mask,
     cfg: Any,
     where: str,
@@ -83,24 +58,24 @@ def on_devices(
     """Runs `inner` on each device's part; or `meet`, where the mesh splits the sequence of both queries and keys."""
     split = _Split.of(inputs, aligned, cfg.activations)
     if not split.axes:
-        return inner(**inputs._asdict(), aligned=aligned)
+        return inner(inputs, aligned)
     if not split.seq:
-        return split.run(lambda inputs: inner(**inputs._asdict(), aligned=aligned), inputs)
+        return split.run(lambda inputs: inner(inputs, aligned), inputs)
     if not split.keys:
-        return split.run(lambda inputs: inner(**inputs._asdict(), aligned=False), inputs)
+        return split.run(lambda inputs: inner(inputs, False), inputs)
     (axis,) = split.seq
     dealt = deal(mask, inputs.q.shape[1], axis, split.sizes[axis], balanced=cfg.balanced, where=where)
     return split.run(functools.partial(meet, dealt), inputs)
 
 
-def _gathered(inner: Callable[..., Array], dealt: Deal, inputs: Inputs) -> Array:
+def _gathered(inner: Callable[..., Array], dealt: Deal, inputs: AttentionInputs) -> Array:
     def gather(x: Array) -> Array:
         return jax.lax.all_gather(x, dealt.axis, axis=1, tiled=True)
 
     q, q_tokens = dealt.send((inputs.q, inputs.q_tokens))
     k, v, k_tokens = jax.tree.map(gather, (inputs.k, inputs.v, inputs.k_tokens))
     here = inputs._replace(q=q, k=k, v=v, q_tokens=q_tokens, k_tokens=k_tokens)
-    return dealt.bring_back(inner(**here._asdict(), aligned=dealt.here()))
+    return dealt.bring_back(inner(here, dealt.here()))
 
 
 @dataclass(frozen=True)
@@ -115,7 +90,7 @@ class _Split:
     key_heads: tuple[str, ...]  # If query heads are split and these are not, each device takes those that it needs.
 
     @classmethod
-    def of(cls, inputs: Inputs, aligned: bool | Parts, table: Table) -> "_Split":
+    def of(cls, inputs: AttentionInputs, aligned: bool | Parts, table: Table) -> "_Split":
         """Returns how the ambient mesh splits the inputs."""
         mesh = jax.sharding.get_abstract_mesh()
         sizes = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
@@ -142,10 +117,10 @@ class _Split:
         """All that split something."""
         return (*self.batch, *self.seq, *self.heads)
 
-    def run(self, local: Callable[[Inputs], Array], inputs: Inputs) -> Array:
+    def run(self, local: Callable[[AttentionInputs], Array], inputs: AttentionInputs) -> Array:
         """Runs a kernel on each device's part of the inputs."""
 
-        def here(inputs: Inputs) -> Array:
+        def here(inputs: AttentionInputs) -> Array:
             if self.heads != self.key_heads:
                 inputs = self._with_own_key_heads(inputs)
             return local(inputs)
@@ -162,7 +137,7 @@ class _Split:
         )
         return run(inputs)
 
-    def _specs(self, inputs: Inputs) -> Any:
+    def _specs(self, inputs: AttentionInputs) -> Any:
         def tokens(tokens: Tokens, seq: tuple[str, ...]) -> Any:
             rows = inputs.q.shape[0]
             return jax.tree.map(
@@ -185,7 +160,7 @@ class _Split:
         alone = tuple(axis for axis, size in self.sizes.items() if size == 1)
         return PartitionSpec((*alone, *self.batch) or None, *(axes or None for axes in after_batch))
 
-    def _with_own_key_heads(self, inputs: Inputs) -> Inputs:
+    def _with_own_key_heads(self, inputs: AttentionInputs) -> AttentionInputs:
         """Takes the key heads of this device's query heads, in groups of equal size, so some may be there twice."""
         here, in_all = inputs.q.shape[2], inputs.k.shape[2]
         group = here * math.prod(self.sizes[axis] for axis in self.heads) // in_all

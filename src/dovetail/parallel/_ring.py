@@ -17,21 +17,20 @@ from jax import Array
 from dovetail.config import ConfigError
 from dovetail.ops import (
     Attended,
+    AttentionInputs,
     AttentionKernel,
     BlockInputs,
     BlockPlan,
     BlockwiseAttention,
     Bounds,
-    Mask,
     Parts,
-    ScoreBias,
-    Tokens,
+    Scoring,
     bounds_of,
     even_blocks,
     from_blocks,
 )
 
-from ._attention import Inputs, on_devices
+from ._attention import on_devices
 from ._deal import Deal
 from ._rules import ACTIVATIONS, Table
 
@@ -56,32 +55,18 @@ class RingAttention(AttentionKernel):
             raise ConfigError(f"{self._path or 'RingAttention'}: block is {cfg.block}, expected at least 1.")
         self._inner: AttentionKernel = cfg.inner.build(path=f"{self._path}.inner".removeprefix("."))
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Mask,
-        q_tokens: Tokens,
-        k_tokens: Tokens,
-        scale: float,
-        aligned: bool | Parts,
-        soft_cap: float | None = None,
-        bias: ScoreBias | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
-        def meet(dealt: Deal, here: Inputs) -> Array:
-            ring = _ring(dealt, self.cfg.block, mask, scale, soft_cap)
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        def inner(inputs: AttentionInputs, aligned: bool | Parts) -> Array:
+            return self._inner.attend(inputs, scoring, aligned)
+
+        def meet(dealt: Deal, here: AttentionInputs) -> Array:
+            ring = _ring(dealt, self.cfg.block, scoring)
             q, k, v, q_tokens, k_tokens = dealt.send(here[:5])
-            plan = ring.first
-            blocks = BlockInputs.of(q, k, v, here.bias, here.sinks, q_tokens, k_tokens, plan.rows, plan.columns)
-            out: Any = _attend(ring, blocks)
+            moved = here._replace(q=q, k=k, v=v, q_tokens=q_tokens, k_tokens=k_tokens)
+            out: Any = _attend(ring, BlockInputs.of(moved, ring.first.rows, ring.first.columns))
             return dealt.bring_back(from_blocks(out, q.shape[1]))
 
-        inner = functools.partial(self._inner, mask=mask, scale=scale, soft_cap=soft_cap)
-        inputs = Inputs(q, k, v, q_tokens, k_tokens, bias, sinks)
-        return on_devices(inputs, aligned, inner, meet, mask, self.cfg, self._path or "RingAttention")
+        return on_devices(inputs, aligned, inner, meet, scoring.mask, self.cfg, self._path or "RingAttention")
 
 
 @dataclass(frozen=True)
@@ -125,16 +110,16 @@ class _Ring:
         return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axis, moves), tree)
 
 
-def _ring(dealt: Deal, block: int, mask: Mask, scale: float, soft_cap: float | None) -> _Ring:
+def _ring(dealt: Deal, block: int, scoring: Scoring) -> _Ring:
     size, part = len(dealt.parts), dealt.parts[0]
     rows = even_blocks(part.size, block)
 
     def bounds(turn: int) -> tuple[Bounds, ...]:
         pairs = ((dealt.parts[i], dealt.parts[i - turn]) for i in range(size))
-        return tuple(bounds_of(mask, q, k, size * part.length, rows, rows) for q, k in pairs)
+        return tuple(bounds_of(scoring.mask, q, k, size * part.length, rows, rows) for q, k in pairs)
 
     def plan(*turns: tuple[Bounds, ...]) -> BlockPlan:
-        return BlockPlan(mask, scale, soft_cap, rows, rows, part.length, sum(turns, ()))
+        return BlockPlan(scoring, rows, rows, part.length, sum(turns, ()))
 
     turns = [bounds(turn) for turn in range(size)]
     while len(turns) > 1 and not plan(turns[-1]).num_pairs:
