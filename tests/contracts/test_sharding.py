@@ -39,7 +39,7 @@ def test_a_mesh_changes_nothing_but_the_order_of_sums(kind, mesh, variant):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_one_device_nothing_of_it_is_in_the_program(kind):
-    """With a layout, the same model has hundreds of equations more."""
+    """With a layout, constraints are there: the test can fail."""
     model = model_of(kind, PLAIN).build(path="model")
     batch = batch_of(260, PLAIN)
 
