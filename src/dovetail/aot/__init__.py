@@ -3,4 +3,16 @@
 
 from ._collectives import Collective as Collective
 from ._collectives import collectives as collectives
+from ._compile import Compilation as Compilation
+from ._compile import CompileError as CompileError
+from ._compile import compile_for as compile_for
+from ._compile import described_devices as described_devices
+from ._compile import versions as versions
 from ._flops import count_flops as count_flops
+from ._flops import count_kernel_flops as count_kernel_flops
+from ._hlo import Hlo as Hlo
+from ._memory import Memory as Memory
+from ._paths import config_path as config_path
+from ._paths import is_kept as is_kept
+from ._work import copied_bytes as copied_bytes
+from ._work import count_compiled_flops as count_compiled_flops

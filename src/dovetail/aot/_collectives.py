@@ -9,16 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ._hlo import Hlo, Instruction, sizes
+
 _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
-_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
-_CALLED = re.compile(
-    r"\b(?:to_apply|calls|body|branch_computations|true_computation|false_computation)=\{?([^,}]+(?:, %[^,}]+)*)\}?"
-)
-_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CONSTANT = re.compile(r"s32\[\]\S* constant\((\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -38,75 +31,29 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 
     Devices are numbered along the mesh in the order of its axes. Loops count as often as they run.
     """
-    bodies = _computations(text)
-    runs = _runs(bodies)
-    groups = _groups_of_axes(mesh)
+    program, groups = Hlo(text), _groups_of_axes(mesh)
     found: list[Collective] = []
-    for name, lines in bodies.items():
-        for line in lines:
-            match = _INSTRUCTION.match(line)
-            kind = match.group(3).removesuffix("-start") if match else ""
-            if match is None or kind not in _KINDS or not runs.get(name):
+    for name, body in program.computations.items():
+        for each in body:
+            kind = each.opcode.removesuffix("-start")
+            if kind not in _KINDS or not program.runs.get(name):
                 continue
-            asynchronous = match.group(3).endswith("-start")
-            size = _size(match.group(2), last=asynchronous)
-            members = _members(line, math.prod(mesh.values()))
-            if kind == "reduce-scatter":
-                size *= len(members[0])
-            axes = _axes(kind, members, groups, mesh)
-            path = re.search(r'op_name="([^"]*)"', line)
-            found.append(Collective(kind, axes, runs[name], size, asynchronous, path.group(1) if path else ""))
+            asynchronous = each.opcode.endswith("-start")
+            members = _members(each.rest, math.prod(mesh.values()))
+            size = _size(kind, each, len(members[0]))
+            found.append(
+                Collective(kind, _axes(kind, members, groups, mesh), program.runs[name], size, asynchronous, each.op_name)
+            )
     return found
 
 
-def _computations(text: str) -> dict[str, list[str]]:
-    """Returns the lines of each computation; the entry is called "ENTRY"."""
-    bodies: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in text.splitlines():
-        start = _COMPUTATION.match(line)
-        if start and " = " not in line.split("(", 1)[0]:
-            current = bodies.setdefault("ENTRY" if start.group(1) else start.group(2), [])
-        else:
-            current.append(line)
-    return bodies
-
-
-def _runs(bodies: Mapping[str, list[str]]) -> dict[str, int]:
-    """Returns how often a step runs each computation."""
-    runs: dict[str, int] = defaultdict(int)
-
-    def visit(name: str, times: int) -> None:
-        runs[name] += times
-        for line in bodies.get(name, ()):
-            called = [each.strip().lstrip("%") for group in _CALLED.findall(line) for each in group.split(",")]
-            condition = _CONDITION.search(line)
-            trips = _trips(line, bodies.get(condition.group(1), [])) if condition else 1
-            for each in called:
-                if each in bodies:
-                    visit(each, times * trips)
-
-    visit("ENTRY", 1)
-    return runs
-
-
-def _trips(line: str, condition: Iterable[str]) -> int:
-    """Returns how often a loop runs: as the compiler says, or by the number that its condition compares with."""
-    known = _TRIPS.search(line)
-    if known:
-        return int(known.group(1))
-    bounds = [int(n) for other in condition for n in _CONSTANT.findall(other)]
-    return max(bounds, default=1)
-
-
-def _size(shape: str, *, last: bool) -> int:
-    arrays = [_bytes(dtype) * math.prod(int(n) for n in dims.split(",") if n) for dtype, dims in _ARRAY.findall(shape)]
-    return int(arrays[-1] if last and arrays else sum(arrays))
-
-
-def _bytes(dtype: str) -> float:
-    bits = re.search(r"\d+", dtype)
-    return int(bits.group()) / 8 if bits else 1
+def _size(kind: str, each: Instruction, group: int) -> int:
+    """Returns the bytes of the result, or of the input of a reduce-scatter. One that starts lists its inputs first."""
+    arrays = sizes(each.shape)
+    if not each.opcode.endswith("-start") or kind in ("all-reduce",):
+        return sum(arrays) * (group if kind == "reduce-scatter" else 1)
+    count = len(each.operands)
+    return sum(arrays[:count] if kind == "reduce-scatter" else arrays[count : 2 * count])
 
 
 def _members(line: str, count: int) -> list[tuple[int, ...]]:
@@ -122,7 +69,8 @@ def _members(line: str, count: int) -> list[tuple[int, ...]]:
         flat = list(_transposed(dims, order))
         width = shape[-1]
         return [tuple(flat[i : i + width]) for i in range(0, len(flat), width)]
-    named = re.search(r"replica_groups=mesh\[(.*?)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?)? \{(.*?)\}", line)
+    order = r"(?:(?:<=|, device_ids=\()\[([\d,]+)\](?:T\(([\d,]+)\))?\)?)?"
+    named = re.search(rf"replica_groups=mesh\[(.*?)\]{order} \{{(.*?)\}}", line)
     if named:
         return _named_groups(*named.groups())
     return [tuple(range(count))]

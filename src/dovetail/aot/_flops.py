@@ -2,8 +2,9 @@
 """Counts the floating-point operations of a program from its jaxpr.
 
 The rule: a product of matrices of sizes m x k and k x n is 2 m k n operations, a convolution likewise; everything else
-is not counted. A loop counts as often as it runs. What remat computes again is counted in a program that contains it,
-so take the count of a model from its forward pass: training costs three times that, once forward and twice backward.
+is not counted. A loop counts as often as it runs, a kernel in Pallas as it says that it costs. What remat computes
+again is counted in a program that contains it, so take the count of a model from its forward pass: training costs three
+times that, once forward and twice backward.
 """
 
 import math
@@ -21,6 +22,20 @@ def count_flops(function: Callable[..., Any], *args: Any) -> int:
     60
     """
     return _count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def count_kernel_flops(jaxpr: Any) -> int:
+    """Returns the operations inside of Pallas kernels, of one device. A block that a kernel skips counts as well."""
+    return sum(map(_count_in_kernels, jaxpr.eqns))
+
+
+def _count_in_kernels(eqn: Any) -> int:
+    if eqn.primitive.name == "pallas_call":
+        return _count_equation(eqn)
+    counts = [count_kernel_flops(inner) for inner in _inner(eqn.params)]
+    if eqn.primitive.name == "cond":
+        return max(counts)
+    return sum(counts) * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
 
 
 def _count(jaxpr: Any) -> int:
@@ -43,9 +58,13 @@ def _count_equation(eqn: Any) -> int:
         (_, contracted), (_, batch) = numbers.dot_dimension_numbers
         others = {*contracted, *batch, *numbers.rhs_group_dimensions}
         return 2 * math.prod(lhs.shape) * math.prod(n for dim, n in enumerate(rhs.shape) if dim not in others)
+    if name == "pallas_call" and params["cost_estimate"] is not None:
+        return params["cost_estimate"].flops
     if name == "cond":
         return max(_count(branch.jaxpr) for branch in params["branches"])
     times = params["length"] if name == "scan" else 1
+    if name == "pallas_call":
+        times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
     return times * sum(map(_count, _inner(params)))
 
 

@@ -208,7 +208,8 @@ def run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any
     """Runs an unbound method in a scope."""
     token = _scope.set(scope)
     try:
-        return function(scope.module, *args, **kwargs)
+        with jax.named_scope(scope.module._name or "module"):  # So that compilers' reports can name modules.
+            return function(scope.module, *args, **kwargs)
     except Exception as e:
         if not any(note.startswith("In module ") for note in getattr(e, "__notes__", ())):
             e.add_note(f"In module {scope.module!r}, method {function.__name__}({_shapes(args, kwargs)}).")

@@ -21,7 +21,7 @@ class Remat(ConfigBase):
 
     save: tuple[str, ...] = ()  # Kept in device memory.
     offload: tuple[str, ...] = ()  # Kept in host memory.
-    save_dots: bool = False  # Keep the results of matrix products without batch dimensions, named or not.
+    save_dots: bool = False  # Keep the results of matrix products without batch dimensions, and of attention kernels.
 
     def policy(self, prim: Any, *args: Any, **params: Any) -> Any:
         """Decides for one equation, as `jax.checkpoint` asks."""
@@ -61,10 +61,15 @@ class Regather:
         """Does nothing: it names no activations."""
 
 
+# What kernels, which are not in any layer's path, call the results that their backward passes need.
+_OF_KERNELS = "attended"
+
+
 @functools.cache
 def _for_name(name: str, remat: Remat) -> Any:
     offload = [name] if _fits(name, remat.offload) else []
-    save = [name] if _fits(name, remat.save) and not offload else []
+    save = _fits(name, remat.save) or (remat.save_dots and name == _OF_KERNELS)
+    save = [name] if save and not offload else []
     return _policies.save_and_offload_only_these_names(
         names_which_can_be_saved=save,
         names_which_can_be_offloaded=offload,

@@ -59,9 +59,12 @@ def run_on_shards(
     def used(spec: ParamSpec, value: Array) -> Array:
         return layout.gather(spec.as_read(value, outer.dtype), spec)
 
+    # Axes of size 1 split nothing. But kernels must not be left to the compiler along any axis.
+    mesh = jax.sharding.get_abstract_mesh()
+    single = {axis for axis in mesh.auto_axes if mesh.shape[axis] == 1}
     run: Any = jax.shard_map(
         local,
-        axis_names=set(local_axes),
+        axis_names=local_axes | single,
         in_specs=(map_specs(parameter, tree), *map(activation, in_axes)),
         out_specs=(PartitionSpec() if out_axes is None else activation(out_axes), PartitionSpec()),
         check_vma=stages is None,

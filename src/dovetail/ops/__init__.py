@@ -6,6 +6,7 @@ from ._attention import AttentionInputs as AttentionInputs
 from ._attention import AttentionKernel as AttentionKernel
 from ._attention import Part as Part
 from ._attention import Parts as Parts
+from ._attention import PreferredAttention as PreferredAttention
 from ._attention import ReferenceAttention as ReferenceAttention
 from ._attention import Scoring as Scoring
 from ._blocks import Attended as Attended
@@ -16,6 +17,11 @@ from ._blocks import bounds_of as bounds_of
 from ._blocks import even_blocks as even_blocks
 from ._blocks import from_blocks as from_blocks
 from ._blockwise import BlockwiseAttention as BlockwiseAttention
+from ._choice import Choice as Choice
+from ._choice import Support as Support
+from ._choice import choose as choose
+from ._choice import kernel_choices as kernel_choices
+from ._choice import note_choice as note_choice
 from ._convolution import causal_convolution as causal_convolution
 from ._convolution import convolution_tail as convolution_tail
 from ._cross_entropy import TokenLoss as TokenLoss
@@ -27,6 +33,7 @@ from ._gated import clamped_swiglu as clamped_swiglu
 from ._gated import gated as gated
 from ._grouped import BlockedGroupedMatmul as BlockedGroupedMatmul
 from ._grouped import GroupedMatmul as GroupedMatmul
+from ._grouped import PreferredGroupedMatmul as PreferredGroupedMatmul
 from ._grouped import RaggedDot as RaggedDot
 from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
 from ._grouped import row_groups as row_groups
@@ -45,6 +52,8 @@ from ._masks import Written as Written
 from ._move import move as move
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
+from ._platform import runs_on as runs_on
+from ._platform import target as target
 from ._query_blocks import QueryBlockAttention as QueryBlockAttention
 from ._rope import llama3_frequencies as llama3_frequencies
 from ._rope import ntk_frequencies as ntk_frequencies
@@ -56,3 +65,9 @@ from ._score_bias import LinearBias as LinearBias
 from ._score_bias import ScoreBias as ScoreBias
 from ._score_bias import alibi_slopes as alibi_slopes
 from ._state_space import state_space as state_space
+from .kernels import CudnnAttention as CudnnAttention
+from .kernels import MegabloxGroupedMatmul as MegabloxGroupedMatmul
+from .kernels import NeuronAttention as NeuronAttention
+from .kernels import SplashAttention as SplashAttention
+from .kernels import TritonAttention as TritonAttention
+from .kernels import TritonGroupedMatmul as TritonGroupedMatmul

@@ -69,8 +69,5 @@ def chunked_token_loss(
     def one(hidden: Array, targets: Array, weights: Array) -> TokenLoss:
         return token_loss(logits_of(hidden), targets, weights, z_loss=z_loss)
 
-    def step(total: TokenLoss, chunk: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:
-        return jax.tree.map(jnp.add, total, one(*chunk)), None
-
-    zero = TokenLoss(*(jnp.zeros((), jnp.float32) for _ in TokenLoss._fields))
-    return jax.lax.scan(step, zero, (split(hidden), split(targets), split(weights)))[0]
+    parts = jax.lax.map(lambda rows: one(*rows), (split(hidden), split(targets), split(weights)))
+    return jax.tree.map(jnp.sum, parts)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped matrix products: rows sorted by group, and a matrix for each group.
 
-`ReferenceGroupedMatmul` is the definition. `RaggedDot` leaves it to the compiler: exact work on TPU, but on CPU, XLA
-multiplies all rows by the matrices of all groups. `BlockedGroupedMatmul` does the work of each group alone, on any
-backend.
+`ReferenceGroupedMatmul` is the definition. `RaggedDot` leaves it to the compiler, which multiplies all rows by the
+matrices of all groups, on CPU and GPU always, on TPU in the gradient of the matrices. `BlockedGroupedMatmul` does the
+work of each group alone, on any backend, one block after the other: for CPU. Kernels for TPU and GPU are in `kernels`.
 
 Shape letters: M rows, G groups, K inputs, N outputs.
 """
 
 import abc
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from jax import Array
 
 from dovetail.config import Component, ConfigError
 
+from ._choice import Support, choose
+
 
 class GroupedMatmul(Component, abc.ABC):
     """The interface between layers with a matrix for each group and the ways to multiply by them."""
 
-    @abc.abstractmethod
     def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
         """Returns `[M, N]`: each row times the matrix of its group. Rows after the last group give zeros.
 
@@ -30,21 +32,35 @@ class GroupedMatmul(Component, abc.ABC):
             weight: `[G, K, N]`, of the dtype of `x`, which is that of the result; sums are in float32.
             sizes: `[G]`, integers: how many rows each group has, M in all at most.
         """
+        if not (support := self.supports(x, weight, sizes)):
+            raise ConfigError(
+                f"{self._path or type(self).__name__}: {support.reason}.\n"
+                f"  Choose another kernel, or several: PreferredGroupedMatmul takes the first that can."
+            )
+        return self.multiply(x, weight, sizes)
+
+    def supports(self, x: Array, weight: Array, sizes: Array) -> Support:
+        """Says whether it computes this, where the program will run; by default, it computes everything."""
+        return Support()
+
+    @abc.abstractmethod
+    def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
+        """Computes what a call returns, of what it supports."""
 
 
 class ReferenceGroupedMatmul(GroupedMatmul):
     """A copy of the matrix for each row: the definition, for few rows and for tests."""
 
-    def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
+    def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         group = row_groups(sizes, x.shape[0])
         chosen = weight.at[group].get(mode="fill", fill_value=0)
         return jnp.einsum("mk,mkn->mn", x, chosen, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
 class RaggedDot(GroupedMatmul):
-    """`jax.lax.ragged_dot`, for backends whose compiler does not multiply by all matrices."""
+    """`jax.lax.ragged_dot`: what the compiler makes of it."""
 
-    def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
+    def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         y = jax.lax.ragged_dot(x, weight, sizes.astype(jnp.int32), preferred_element_type=jnp.float32)
         return y.astype(x.dtype)
 
@@ -64,8 +80,27 @@ class BlockedGroupedMatmul(GroupedMatmul):
         if cfg.block < 1:
             raise ConfigError(f"{self._path or 'BlockedGroupedMatmul'}: block is {cfg.block}, expected at least 1.")
 
-    def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
+    def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         return _blocked(max(1, min(self.cfg.block, x.shape[0])), x, weight, sizes)
+
+
+class PreferredGroupedMatmul(GroupedMatmul):
+    """The first of several kernels that computes what it is asked for; see `kernel_choices`."""
+
+    class Config(GroupedMatmul.Config):
+        kernels: tuple[GroupedMatmul.Config, ...] = (BlockedGroupedMatmul.Config(),)  # The best ones first.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self._kernels: list[GroupedMatmul] = [
+            kernel.build(path=f"{self._path}.kernels[{i}]".removeprefix(".")) for i, kernel in enumerate(cfg.kernels)
+        ]
+
+    def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
+        def supports(kernel: GroupedMatmul) -> Support:
+            return kernel.supports(x, weight, sizes)
+
+        return choose(self._path or "PreferredGroupedMatmul", self._kernels, supports).multiply(x, weight, sizes)
 
 
 def row_groups(sizes: Array, num_rows: int) -> Array:
@@ -74,12 +109,30 @@ def row_groups(sizes: Array, num_rows: int) -> Array:
     >>> row_groups(jnp.array([2, 0, 1]), 4)
     Array([0, 0, 2, 3], dtype=int32)
     """
-    return _passed(jnp.cumsum(sizes, axis=-1), jnp.arange(num_rows, dtype=sizes.dtype))
+    return passed(jnp.cumsum(sizes, axis=-1), jnp.arange(num_rows, dtype=sizes.dtype))
 
 
-def _passed(ends: Array, place: Array) -> Array:
+def passed(ends: Array, place: Array) -> Array:
     """Returns how many of the ends are not after each place: what `jnp.searchsorted` fails to do in a shard_map."""
     return jnp.sum(ends[..., None, :] <= place[:, None], axis=-1, dtype=ends.dtype)
+
+
+class RowBlocks(NamedTuple):
+    """Blocks of rows of one group each, in order. There are as many as there can be; some may be empty."""
+
+    group: Array
+    start: Array  # The first row.
+    end: Array  # Of the rows of the group. The last block of a group may reach beyond; an empty one starts there.
+
+
+def row_blocks(sizes: Array, rows: int, block: int) -> RowBlocks:
+    """Returns blocks of so many rows that cover all groups."""
+    ends, counts = jnp.cumsum(sizes), -(-sizes // block)
+    done = jnp.cumsum(counts)
+    step = jnp.arange((rows + min(rows, sizes.shape[0]) * (block - 1)) // block, dtype=sizes.dtype)
+    group = jnp.minimum(passed(done, step), sizes.shape[0] - 1)
+    start = (ends - sizes)[group] + (step - (done - counts)[group]) * block
+    return RowBlocks(group, start, ends[group])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -105,56 +158,47 @@ def _products(block: int, x: Array, weight: Array, sizes: Array, *, transpose: b
     rows, padded = x.shape[0], _padded(x, block)
     side = 2 if transpose else 1
 
-    def one(y: Array, group: Array, start: Array) -> Array:
+    def one(y: Array, each: RowBlocks) -> Array:
         # What reaches into the next group is overwritten by the blocks of that group.
-        part = jax.lax.dynamic_slice_in_dim(padded, start, block)
+        part = jax.lax.dynamic_slice_in_dim(padded, each.start, block)
         product = jax.lax.dot_general(
-            part, weight[group], (((1,), (side - 1,)), ((), ())), preferred_element_type=jnp.float32
+            part, weight[each.group], (((1,), (side - 1,)), ((), ())), preferred_element_type=jnp.float32
         )
-        return jax.lax.dynamic_update_slice_in_dim(y, product.astype(y.dtype), start, 0)
+        return jax.lax.dynamic_update_slice_in_dim(y, product.astype(y.dtype), each.start, 0)
 
     # Zeros that are like x also vary over devices if x does.
-    y = _for_blocks(one, jnp.zeros_like(x, shape=(rows + block, weight.shape[3 - side])), block, sizes, rows)
+    y = jnp.zeros_like(x, shape=(rows + block, weight.shape[3 - side]))
+    y = _for_blocks(one, y, row_blocks(sizes, rows, block))
     grouped = jnp.arange(rows, dtype=sizes.dtype) < jnp.sum(sizes)
     return jnp.where(grouped[:, None], y[:rows], 0)
 
 
 def _weight_gradient(block: int, x: Array, dy: Array, sizes: Array) -> Array:
     """Returns `[G, K, N]`: for each group the sum of outer products of its rows, in float32."""
-    rows, ends = x.shape[0], jnp.cumsum(sizes)
     padded, padded_dy = _padded(x, block), _padded(dy, block)
 
-    def one(total: Array, group: Array, start: Array) -> Array:
-        own = start + jnp.arange(block, dtype=ends.dtype) < ends[group]
-        part = jnp.where(own[:, None], jax.lax.dynamic_slice_in_dim(padded, start, block), 0)
+    def one(total: Array, each: RowBlocks) -> Array:
+        own = each.start + jnp.arange(block, dtype=sizes.dtype) < each.end
+        part = jnp.where(own[:, None], jax.lax.dynamic_slice_in_dim(padded, each.start, block), 0)
         product = jax.lax.dot_general(
             part,
-            jax.lax.dynamic_slice_in_dim(padded_dy, start, block),
+            jax.lax.dynamic_slice_in_dim(padded_dy, each.start, block),
             (((0,), (0,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
-        return total.at[group].add(product)
+        return total.at[each.group].add(product)
 
     zeros = jnp.zeros_like(x, jnp.float32, shape=(sizes.shape[0], x.shape[1], dy.shape[1]))
-    return _for_blocks(one, zeros, block, sizes, rows)
+    return _for_blocks(one, zeros, row_blocks(sizes, x.shape[0], block))
 
 
-def _for_blocks(one, carry: Array, block: int, sizes: Array, rows: int) -> Array:
-    """Runs `carry = one(carry, group, start)` for each block of each group, in order.
+def _for_blocks(one, carry: Array, blocks: RowBlocks) -> Array:
+    """Runs `carry = one(carry, block)` for each block that is not empty, in order."""
 
-    The number of steps is the largest there can be; those that are not needed do nothing.
-    """
-    counts = -(-sizes // block)
-    ends = jnp.cumsum(counts)
-    step = jnp.arange((rows + min(rows, sizes.shape[0]) * (block - 1)) // block, dtype=sizes.dtype)
-    group = jnp.minimum(_passed(ends, step), sizes.shape[0] - 1)
-    start = (jnp.cumsum(sizes) - sizes)[group] + (step - (ends - counts)[group]) * block
+    def body(carry: Array, block: RowBlocks) -> tuple[Array, None]:
+        return jax.lax.cond(block.start < block.end, one, lambda carry, _: carry, carry, block), None
 
-    def body(carry: Array, each: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        needed, group, start = each
-        return jax.lax.cond(needed, one, lambda carry, *_: carry, carry, group, start), None
-
-    return jax.lax.scan(body, carry, (step < ends[-1], group, start))[0]
+    return jax.lax.scan(body, carry, blocks)[0]
 
 
 def _padded(x: Array, block: int) -> Array:

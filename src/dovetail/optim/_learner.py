@@ -2,6 +2,7 @@
 """`Learner`: from gradients to new parameters, as a pure function of arrays."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.module import ParamSpec
+from dovetail.ops import target
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
@@ -118,8 +120,7 @@ class Learner(Component):
             norms = {"update_norm": jnp.zeros(())} if self.cfg.report_update_norm else {}
             return params, state.num_updates, state.optimizer, state.ema, norms
 
-        # A branch, not a choice between two results: those would both be in memory.
-        new, count, optimizer, ema, norms = jax.lax.cond(accepted, change, stay) if self.skip else change()
+        new, count, optimizer, ema, norms = _either(accepted, change, stay) if self.skip else change()
         skipped = state.num_skipped + (~accepted).astype(jnp.int32)
         metrics = {
             "learning_rate": rate,
@@ -170,6 +171,17 @@ class Learner(Component):
             raise ConfigError(
                 f"{where(self)}: the parameters differ from the specs it was built with:{''.join(lines[:10])}{more}"
             )
+
+
+def _either(accepted: Array, change: Callable[[], Any], stay: Callable[[], Any]) -> Any:
+    """Returns what `change` returns if a step is accepted, else what `stay` returns.
+
+    On CPU by a branch, which is faster there. The compilers for accelerators would copy the whole state to leave a
+    branch, but choose between two numbers where they compute one of them.
+    """
+    if target() == "cpu":
+        return jax.lax.cond(accepted, change, stay)
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
 
 
 def _changed(spec: ParamSpec, value: Array, gradient: Array, update: Array) -> Array:

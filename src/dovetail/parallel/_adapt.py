@@ -15,8 +15,11 @@ _KERNELS = {"gather": GatheredAttention, "ring": RingAttention}
 
 
 def on_mesh(cfg: _C, mesh: Mesh) -> _C:
-    """Returns the config of a model for a mesh: where heads or sequences are split, attention runs on their parts."""
-    if mesh.sizes["seq"] * mesh.sizes["tensor"] == 1:
+    """Returns the config of a model for a mesh: attention runs on each device's rows, heads and tokens.
+
+    The compiler could split some kernels itself, but not those that are one call to it.
+    """
+    if mesh.num_devices == 1:
         return cfg
     kernel = _KERNELS[mesh.attention]
 

@@ -57,7 +57,7 @@ def on_devices(
 ) -> Array:
     """Runs `inner` on each device's part; or `meet`, where the mesh splits the sequence of both queries and keys."""
     split = _Split.of(inputs, aligned, cfg.activations)
-    if not split.axes:
+    if math.prod(split.sizes.values()) == 1:
         return inner(inputs, aligned)
     if not split.seq:
         return split.run(lambda inputs: inner(inputs, aligned), inputs)

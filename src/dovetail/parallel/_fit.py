@@ -25,6 +25,11 @@ class Batch(NamedTuple):
     parts: int = 1
 
 
+def fits(mesh: Mesh, specs: Any, batch: Batch) -> bool:
+    """Whether parameters and batch can be split as the mesh says."""
+    return not any(True for _ in _problems(mesh, specs, batch))
+
+
 def check_fit(mesh: Mesh, specs: Any, batch: Batch) -> None:
     """Raises if the parameters or the batch cannot be split as the mesh says; the message has the nearest that can."""
     mesh.check()
@@ -100,7 +105,7 @@ def _nearest(mesh: Mesh, specs: Any, batch: Batch) -> Iterator[Mesh]:
             continue
         if other.expert > 1 and mesh.expert == 1 and not any("expert" in spec.axes for _, spec in flat):
             continue
-        if not any(True for _ in _problems(other, specs, batch)):
+        if fits(other, specs, batch):
             yield other
 
 

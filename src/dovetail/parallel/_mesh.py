@@ -143,5 +143,5 @@ def _arranged(inner: Sequence[int], outer: Sequence[int], devices: list[Any]) ->
         return split.reshape([a * b for a, b in zip(outer, inner, strict=True)])
     if math.prod(outer) == 1:
         return mesh_utils.create_device_mesh(inner, devices)
-    slices = hasattr(devices[0], "slice_index")
-    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, process_is_granule=not slices)
+    one_slice = len({getattr(device, "slice_index", 0) for device in devices}) == 1
+    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, process_is_granule=one_slice)

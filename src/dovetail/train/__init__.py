@@ -6,12 +6,16 @@ from ._observers import JsonLines as JsonLines
 from ._observers import Observer as Observer
 from ._observers import TensorBoard as TensorBoard
 from ._observers import Terminal as Terminal
+from ._program import DTYPES as DTYPES
+from ._program import Program as Program
 from ._size import Size as Size
 from ._size import size_of as size_of
 from ._step import TrainState as TrainState
+from ._step import abstract_batch as abstract_batch
 from ._step import eval_step as eval_step
 from ._step import gradients_of as gradients_of
 from ._step import init_state as init_state
+from ._step import loss_function as loss_function
 from ._step import train_step as train_step
 from ._trained import Trained as Trained
 from ._trained import evaluate as evaluate

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of a run: where its state and its batches lie, and which rows this process reads."""
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,12 +21,16 @@ from ._step import TrainState
 class Devices:
     """The mesh of a run, or the one device that it uses, in which case everything is left as it is."""
 
-    def __init__(self, mesh: Mesh, model: Module, batch: Batch) -> None:
+    def __init__(self, mesh: Mesh, model: Module, batch: Batch, devices: Sequence[Any] | None = None) -> None:
         self.layout = layout_of(mesh)
         if self.layout is not None:
             check_fit(mesh, specs(model), batch)
-        self._mesh = mesh.on() if self.layout or jax.process_count() > 1 else None
+        self._mesh = mesh.on(devices) if devices or self.layout or jax.process_count() > 1 else None
         self._model = model
+
+    def ambient(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the context in which programs for these devices are traced."""
+        return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns a function compiled for these devices."""
@@ -34,17 +39,17 @@ class Devices:
             return compiled
 
         def run(*args: Any) -> Any:
-            with jax.set_mesh(self._mesh):
+            with self.ambient():
                 return compiled(*args)
 
         return run
 
     def state_shardings(self, learner: Learner) -> Any:
         """Returns where each array of the training state lies; None on one device."""
-        if self.layout is None or self._mesh is None:
+        if self._mesh is None:
             return None
-        mesh, place, everywhere = self._mesh, self.layout.partition, self.everywhere
-        params = jax.tree.map(lambda spec: NamedSharding(mesh, place(spec)), specs(self._model))
+        mesh, layout, everywhere = self._mesh, self.layout, self.everywhere
+        params = jax.tree.map(lambda s: NamedSharding(mesh, layout.partition(s)) if layout else everywhere, specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
         return TrainState(everywhere, params, slots)
 
@@ -53,12 +58,19 @@ class Devices:
         """The sharding of what every device has all of; None on one device."""
         return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
 
+    @property
+    def batch_sharding(self) -> NamedSharding | None:
+        """The sharding of batches; None on one device."""
+        if self.layout is None or self._mesh is None:
+            return self.everywhere
+        axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
+        return NamedSharding(self._mesh, PartitionSpec(*axes))
+
     def batches(self, source: Input) -> "GlobalBatches":
         """Returns the batches of an input, of which this process reads the rows of its devices."""
-        if self.layout is None or self._mesh is None:
+        sharding = self.batch_sharding
+        if self.layout is None or sharding is None:
             return GlobalBatches(source.iterator(), None, source.batch_shape, 0)
-        axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
-        sharding = NamedSharding(self._mesh, PartitionSpec(*axes))
         rows, places = source.batch_shape[0], sharding.addressable_devices_indices_map(source.batch_shape)
         held = [index[0].indices(rows) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)

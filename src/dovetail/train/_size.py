@@ -8,7 +8,7 @@ import jax
 from dovetail.aot import count_flops
 from dovetail.module import abstract
 
-from ._step import eval_step
+from ._step import abstract_batch, eval_step
 
 
 class Size(NamedTuple):
@@ -23,7 +23,5 @@ def size_of(cfg: Any) -> Size:
     model = cfg.model.build(path="model")
     params = abstract(model)
     shape = (cfg.input.batch_size, cfg.input.seq_len)
-    fields = {"tokens": "int32", "targets": "int32", "weights": "float32", "segments": "int32", "positions": "int32"}
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in fields.items()}
-    forward = count_flops(eval_step(model, dtype=None), params, batch)
+    forward = count_flops(eval_step(model, dtype=None), params, abstract_batch(*shape))
     return Size(sum(leaf.size for leaf in jax.tree.leaves(params)), 3 * forward / (shape[0] * shape[1]))

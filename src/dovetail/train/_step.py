@@ -33,11 +33,19 @@ def init_state(params: Any, learner: Learner) -> TrainState:
     return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params))
 
 
+_FIELDS = {"tokens": "int32", "targets": "int32", "weights": "float32", "segments": "int32", "positions": "int32"}
+
+
+def abstract_batch(rows: int, tokens: int, sharding: Any = None) -> Batch:
+    """Returns shapes, dtypes and places of a batch."""
+    return {name: jax.ShapeDtypeStruct((rows, tokens), dtype, sharding=sharding) for name, dtype in _FIELDS.items()}
+
+
 def gradients_of(
     model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: Layout | None = None
 ) -> Callable[[Any, Batch, Array | None], tuple[tuple[Array, Array, Metrics], Any]]:
     """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
-    loss = _loss_function(model, dtype=dtype, layout=layout)
+    loss = loss_function(model, dtype=dtype, layout=layout)
 
     schedule, count = one_after_the_other, num_microbatches
     pipelining = layout.pipelining if layout else None
@@ -50,7 +58,7 @@ def gradients_of(
     return gradients
 
 
-def _loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None) -> LossFn:
+def loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None) -> LossFn:
     """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics."""
 
     def loss(params: Any, batch: Batch, rng: Array | None) -> tuple[Array, Array, Metrics]:
@@ -80,7 +88,8 @@ def train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
         (mean, weight, aux), grads = gradients(state.params, batch, rng)
-        params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
+        with jax.named_scope("learner"):
+            params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
         return TrainState(state.step + 1, params, slots), {"loss": mean, "tokens": weight, **aux, **metrics}
 
     return step

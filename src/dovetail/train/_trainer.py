@@ -6,31 +6,28 @@ import functools
 import math
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import REQUIRED, Component, ConfigError, to_text
 from dovetail.data import Input
 from dovetail.models import CausalLM, Sampling
-from dovetail.module import init, specs
-from dovetail.nn import RematPolicy, with_remat
+from dovetail.nn import RematPolicy
 from dovetail.optim import Learner
-from dovetail.parallel import Batch, Mesh, on_mesh
+from dovetail.parallel import Mesh, MeshRule
 
-from ._devices import Devices
 from ._meter import Meter
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._processes import asked_to_stop, is_first
+from ._program import Program
 from ._size import size_of
-from ._step import TrainState, eval_step, init_state, train_step
+from ._step import TrainState, eval_step
 from ._trained import averaged, compiled_generate, continued, evaluate
 
-_DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
 
 
@@ -58,6 +55,8 @@ class Trainer(Component):
         compute_dtype: Literal["float32", "bfloat16"] = "float32"
         remat: RematPolicy | None = None  # What each block keeps for the backward pass; None: as the model says.
         mesh: Mesh = Mesh()  # How the run is spread over devices; by default it uses one.
+        mesh_rules: tuple[MeshRule.Config, ...] = ()  # What hardware changes in this config, before the usual rules.
+        compiler_options: Mapping[str, bool | int | float | str] = {}  # Of XLA, for the training step.
         seed: int = 0
         log_every: int = 10
         eval_every: int = 500
@@ -72,8 +71,8 @@ class Trainer(Component):
         for name in ("steps", "log_every", "eval_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
-        self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
-        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
+        self._program = Program(cfg)
+        self.model, self.learner = self._program.model, self._program.learner
         self.input: Input = cfg.input.build(path="input")
         self.eval_input: Input | None = cfg.eval_input.build(path="eval_input") if cfg.eval_input else None
         self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
@@ -83,13 +82,9 @@ class Trainer(Component):
                 f"{self.input.vocab_size} tokens. Set it to at least that."
             )
         self._bad_steps = 0
-        self._devices = Devices(cfg.mesh, self.model, Batch(*self.input.batch_shape, cfg.num_microbatches))
-        common = {"dtype": _DTYPES[cfg.compute_dtype], "layout": self._devices.layout}
-        step = train_step(self.model, self.learner, seed=cfg.seed, num_microbatches=cfg.num_microbatches, **common)
-        self._shardings, everywhere = self._devices.state_shardings(self.learner), self._devices.everywhere
-        self._step = self._devices.jit(step, donate_argnums=0, out_shardings=(self._shardings, everywhere))
-        self._eval_step = self._devices.jit(eval_step(self.model, **common), out_shardings=everywhere)
-        jit = functools.partial(self._devices.jit, out_shardings=everywhere)
+        self._devices, self._step = self._program.devices, self._program.step()
+        jit = functools.partial(self._devices.jit, out_shardings=self._devices.everywhere)
+        self._eval_step = jit(eval_step(self.model, dtype=self._program.dtype, layout=self._devices.layout))
         self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling, jit=jit)
 
     def run(self) -> TrainState:
@@ -118,25 +113,13 @@ class Trainer(Component):
         return state
 
     def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any]:
-        batches = self._devices.batches(self.input)
-        start = self._devices.jit(self._init, out_shardings=self._shardings)
+        batches, program = self._devices.batches(self.input), self._program
+        start = self._devices.jit(program.init, out_shardings=program.shardings)
         if checkpointer.latest() is None:
             return start(jax.random.key(self.cfg.seed)), batches
-        restored = checkpointer.restore(self._abstract())
+        restored = checkpointer.restore(program.abstract_state())
         batches.set_state(restored.data_state)
         return restored.state, batches
-
-    def _abstract(self) -> Any:
-        """Returns shapes, dtypes and places of the state."""
-        state = jax.eval_shape(self._init, jax.random.key(0))
-        if self._shardings is None:
-            return state
-        return jax.tree.map(
-            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state, self._shardings
-        )
-
-    def _init(self, key: Any) -> TrainState:
-        return init_state(init(self.model, key), self.learner)
 
     def _loop(
         self,

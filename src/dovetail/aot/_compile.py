@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles a program for chips that need not be there, and keeps what the compiler says about it."""
+
+import contextlib
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from dovetail.parallel import Hardware, gpu_topology, tpu_topology
+
+from ._memory import Memory, compiled_text, read_memory
+
+# So that libtpu looks for no chips, and several programs may load it. It reads these when it is loaded.
+_LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_ACCELERATOR_TYPE": "v5p-8",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+_NEEDED = {"tpu": ("libtpu", "dovetail[tpu]"), "cuda": ("jax_plugins.xla_cuda12", "dovetail[gpu]")}
+
+
+class CompileError(RuntimeError):
+    """There is no compiler for some hardware, or it fails; the message says what to do."""
+
+
+class Compilation(NamedTuple):
+    """What came out."""
+
+    text: str  # The program for one device, after all optimisations.
+    memory: Memory
+    seconds: float
+    refused: str  # Why the compiler gave up, after it had laid out memory; empty if it did not.
+
+
+def described_devices(hardware: Hardware) -> list[Any]:
+    """Returns the devices of hardware that need not be there, for a mesh to compile for."""
+    platform = hardware.chip.platform
+    if platform == "cpu":
+        return jax.devices("cpu")
+    if platform not in _NEEDED:
+        raise CompileError(
+            f"no compiler for {hardware.chip.vendor} can be installed from the package index, so {hardware.name} can be "
+            f"shown and planned for, but not compiled for. There are compilers for: {', '.join(_NEEDED)}, cpu."
+        )
+    module, extra = _NEEDED[platform]
+    if not _installed(module):
+        raise CompileError(f"compiling for {hardware.name} needs a package. Run: pip install '{extra}'")
+    with quiet():
+        if platform == "tpu":
+            for name, value in _LIBTPU.items():
+                os.environ.setdefault(name, value)
+        describe = tpu_topology if platform == "tpu" else gpu_topology
+        found = topologies.get_topology_desc(**describe(hardware))
+    return list(found.devices)
+
+
+def compile_for(lowered: Any) -> Compilation:
+    """Compiles what `jax.jit(...).lower(...)` returned. A program that is too large is described all the same."""
+    refused = ""
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as directory, quiet():
+        start = time.monotonic()
+        try:
+            lowered.compile(compiler_options={"xla_dump_to": directory})
+        except jax.errors.JaxRuntimeError as e:
+            refused = str(e)
+            if "RESOURCE_EXHAUSTED" not in refused or not any(Path(directory).glob("*buffer-assignment.txt")):
+                raise CompileError(f"the compiler fails:\n  {refused}") from e
+        seconds = time.monotonic() - start
+        return Compilation(compiled_text(Path(directory)), read_memory(Path(directory)), seconds, refused)
+
+
+def versions(hardware: Hardware) -> dict[str, str]:
+    """Returns the versions of what a compilation depends on."""
+    names = {"tpu": ["libtpu"], "cuda": ["jax-cuda12-pjrt"]}.get(hardware.chip.platform, [])
+    return {name: version(name) for name in ("dovetail", "jax", "jaxlib", *names)}
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences what compilers write to standard error by themselves; what matters comes as an exception."""
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on TPUs by JAX's splash kernel: blocks of queries and keys, without those that the mask rules out.
+
+Shape letters: B batch, T queries, S keys, H query heads, G key heads, K key dim, V value dim.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from dovetail.config import ConfigError
+
+from .._attention import AttentionInputs, AttentionKernel, Part, Parts, Scoring
+from .._choice import Support
+from .._platform import runs_on
+from ._band import Band, band_of
+from ._residuals import RESIDUALS
+
+_LANES = 128  # Blocks are multiples of what a vector register of a TPU holds.
+
+
+class SplashAttention(AttentionKernel):
+    """JAX's Pallas kernel for TPUs. Key heads are shared, not repeated; keys and values may differ in their dims.
+
+    Blocks shrink to the largest multiple of 128 that divides the sequence.
+    """
+
+    class Config(AttentionKernel.Config):
+        block_q: int = 1024  # Queries in a block.
+        block_kv: int = 512  # Keys in a block.
+        max_copies: int = 8  # The backward pass is one kernel if it has so few blocks of keys, else two: see `_blocks`.
+        interpret: bool = False  # Runs on any platform, slowly, for tests.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        for name, size in (("block_q", cfg.block_q), ("block_kv", cfg.block_kv)):
+            if size < 1 or size % _LANES:
+                where = self._path or "SplashAttention"
+                raise ConfigError(f"{where}: {name} is {size}, expected a multiple of {_LANES}.")
+
+    def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
+        if not self.cfg.interpret and not (here := runs_on("tpu")):
+            return here
+        if not aligned:
+            return Support("queries and keys are different tokens")
+        if inputs.bias is not None:
+            return Support("a bias is not offered by the splash kernel")
+        if band_of(scoring.mask) is None:
+            return Support(f"the mask {scoring.mask} is not offered by the splash kernel")
+        queries = aligned.size if isinstance(aligned, Parts) else inputs.q.shape[1]
+        for name, length in (("queries", queries), ("keys", inputs.k.shape[1])):
+            if length % _LANES:
+                return Support(f"{length} {name} in a row are not a multiple of {_LANES}")
+        return Support()
+
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+
+        q, k, v, q_tokens, k_tokens, _, sinks = inputs
+        band = band_of(scoring.mask)
+        assert band is not None
+        kernel = self._kernel(inputs, scoring, band, aligned)
+        segments = None
+        if band.documents and q_tokens.segment is not None:
+            segments = splash.SegmentIds(q_tokens.segment, k_tokens.segment)
+        q, k, v = (x.swapaxes(1, 2) for x in (q * jnp.asarray(scoring.scale, q.dtype), k, v))
+        run = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0, None))
+        return run(q, k, v, segments, sinks).swapaxes(1, 2)
+
+    def _kernel(self, inputs: AttentionInputs, scoring: Scoring, band: Band, aligned: bool | Parts) -> Any:
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+        length, keys, heads = inputs.q.shape[1], inputs.k.shape[1], inputs.q.shape[2]
+        whole = not isinstance(aligned, Parts) or _is_full(band)
+        parts = (Part((0,), length),) if whole else aligned.parts
+        mask = _mask(band, parts, keys)
+        kernel = splash.make_splash_mha(
+            masks.MultiHeadMask([mask] * heads),
+            block_sizes=self._blocks(parts[0].size, keys),
+            head_shards=1,
+            q_seq_shards=len(parts),
+            attn_logits_soft_cap=scoring.soft_cap,
+            residual_checkpoint_name=RESIDUALS,
+            interpret=self.cfg.interpret,
+        )
+        return kernel if whole else _part_of(kernel, aligned.choice, len(parts))
+
+    def _blocks(self, queries: int, keys: int) -> Any:
+        """Returns the blocks' sizes.
+
+        The kernel that computes all gradients in one go writes those of the queries once for each block of keys, and
+        adds them up later. For long sequences, this would need more memory than all else.
+        """
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+
+        rows, columns = _largest(queries, self.cfg.block_q), _largest(keys, self.cfg.block_kv)
+        one = keys // columns <= self.cfg.max_copies
+        return splash.BlockSizes(
+            block_q=rows,
+            block_kv=columns,
+            block_q_dkv=rows,
+            block_kv_dkv=columns,
+            block_q_dq=None if one else rows,
+            block_kv_dq=None if one else columns,
+            use_fused_bwd_kernel=one,
+        )
+
+
+def _largest(length: int, most: int) -> int:
+    """Returns the largest block that divides a length."""
+    return max(size for size in range(_LANES, min(most, length) + 1, _LANES) if length % size == 0)
+
+
+def _is_full(band: Band) -> bool:
+    """Whether it rules nothing out, but for documents, which the kernel only knows when it runs."""
+    return not band.causal and band.window is None
+
+
+def _mask(band: Band, parts: tuple[Part, ...], keys: int) -> Any:
+    """Returns what the kernel may see of all parts, one after the other."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    queries = np.concatenate([np.arange(at, at + part.size) for part in parts for at in part.starts])
+    shape = (len(queries), keys)
+    if _is_full(band):
+        return masks.FullMask(shape)
+    if band.window is None:
+        mask = masks.CausalMask(shape)
+    else:
+        mask = masks.LocalMask(shape, (band.window - 1, 0 if band.causal else None), 0)
+    mask.q_sequence = queries.astype(np.int32)
+    return mask
+
+
+def _part_of(kernel: Any, choice: Array, num_parts: int) -> Any:
+    """Returns the kernel for one of several parts of the queries, all of which its mask describes."""
+
+    def part(info: Any) -> Any:
+        def of(x: Any, axis: int) -> Any:
+            return None if x is None else jax.lax.dynamic_index_in_dim(_split(x, axis, num_parts), choice, axis, False)
+
+        return info._replace(
+            data_next=of(info.data_next, 1),
+            mask_next=of(info.mask_next, 1),
+            block_mask=of(info.block_mask, 1),
+            q_sequence=of(info.q_sequence, 0),
+        )
+
+    infos, kwargs = kernel.tree_flatten()
+    return kernel.tree_unflatten(kwargs, [None if info is None else part(info) for info in infos])
+
+
+def _split(x: Array, axis: int, num_parts: int) -> Array:
+    return x.reshape(*x.shape[:axis], num_parts, -1, *x.shape[axis + 1 :])

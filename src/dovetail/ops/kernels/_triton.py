@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on NVIDIA GPUs by JAX's Pallas kernel, which Triton compiles; it knows packed documents."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
+from .._choice import Support
+from .._platform import runs_on
+from ._band import band_of
+from ._residuals import with_named_residuals
+
+_BLOCK = 128
+
+
+class TritonAttention(AttentionKernel):
+    """JAX's Pallas kernel for GPUs. Key heads are repeated; values are padded to the dim of keys."""
+
+    class Config(AttentionKernel.Config):
+        num_stages: int = 2  # Of the pipeline that loads keys while others are in use.
+        interpret: bool = False  # Runs on any platform, slowly, for tests.
+
+    def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
+        q, k, v, _, _, bias, sinks = inputs
+        if not self.cfg.interpret and not (here := runs_on("cuda")):
+            return here
+        if aligned is not True:
+            return Support("queries and keys are different tokens")
+        band = band_of(scoring.mask)
+        if band is None or band.window is not None:
+            return Support(f"the mask {scoring.mask} is not offered by the Pallas kernel for GPUs")
+        for name, value in (("soft_cap", scoring.soft_cap), ("a bias", bias), ("a sink", sinks)):
+            if value is not None:
+                return Support(f"{name} is not offered by the Pallas kernel for GPUs")
+        if q.shape[1] % _BLOCK:
+            return Support(f"{q.shape[1]} tokens are not a multiple of {_BLOCK}")
+        if k.shape[-1] > 256 or v.shape[-1] > k.shape[-1]:
+            return Support(f"keys of dim {k.shape[-1]} and values of dim {v.shape[-1]}: at most 256, and no more in values")
+        return Support()
+
+    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
+        from jax.experimental.pallas.ops.gpu import attention
+
+        band = band_of(scoring.mask)
+        assert band is not None
+        # Of those that fit into the shared memory of A100, H100 and B200. In the backward pass, the larger blocks are
+        # those whose gradients are computed, and the smaller ones those that they meet.
+        large, small = (_BLOCK, 32) if inputs.k.shape[-1] <= 128 else (64, 32)
+        blocks = attention.BlockSizes(
+            block_q=large,
+            block_k=64,
+            block_q_dkv=small,
+            block_kv_dkv=large,
+            block_q_dq=large,
+            block_kv_dq=small,
+        )
+
+        @with_named_residuals
+        def run(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+            repeats, value_dim = q.shape[2] // k.shape[2], v.shape[-1]
+            v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[-1] - value_dim)))
+            k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
+            out = attention.mha(
+                q,
+                k,
+                v,
+                segments,
+                sm_scale=scoring.scale,
+                causal=band.causal,
+                block_sizes=blocks,
+                num_stages=self.cfg.num_stages,
+                interpret=self.cfg.interpret,
+            )
+            return out[..., :value_dim]
+
+        segments = inputs.q_tokens.segment if band.documents else None
+        return run(inputs.q, inputs.k, inputs.v, segments)

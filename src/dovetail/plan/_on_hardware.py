@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules for each family of hardware. None of them knows a model."""
+
+from typing import Any
+
+from dovetail.ops import (
+    BlockedGroupedMatmul,
+    BlockwiseAttention,
+)
+from dovetail.ops.kernels import MegabloxGroupedMatmul, SplashAttention
+from dovetail.parallel import Hardware, MeshRule, hardware, rule_for
+
+from ._rules import Fitted
+
+_TPU = Fitted.Config(
+    hardware="tpu-*",
+    attention=(SplashAttention.Config(), BlockwiseAttention.Config()),
+    grouped_matmul=(MegabloxGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
+    remat=("save_dots", "save_qkvo", "offload_qkvo", "full"),
+)
+_GPU = Fitted.Config(
+    hardware="gpu-*",
+    attention=(BlockwiseAttention.Config(),),
+    grouped_matmul=(BlockedGroupedMatmul.Config(),),
+    expert=8,
+)
+_TRAINIUM = _GPU.set(hardware="trn*")
+_CPU = Fitted.Config(
+    hardware="cpu-*",
+    attention=(BlockwiseAttention.Config(),),
+    grouped_matmul=(BlockedGroupedMatmul.Config(),),
+    compute_dtype="float32",
+    remat=("none",),
+)
+MESH_RULES: tuple[MeshRule.Config, ...] = (_TPU, _GPU, _TRAINIUM, _CPU)
+
+
+def on_hardware(cfg: Any, name: str) -> Any:
+    """Returns the config of a trainer for some hardware: its own mesh rules first, then those for every recipe."""
+    found = hardware(name)
+    return rule_for((*cfg.mesh_rules, *MESH_RULES), found).build().apply(cfg, found)

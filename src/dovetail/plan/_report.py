@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the real compiler says of the training step of a recipe, on chips that need not be there."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from dovetail.aot import (
+    Collective,
+    Compilation,
+    Hlo,
+    collectives,
+    compile_for,
+    config_path,
+    copied_bytes,
+    count_compiled_flops,
+    count_kernel_flops,
+    described_devices,
+    is_kept,
+    versions,
+)
+from dovetail.config import replace_all
+from dovetail.module import specs
+from dovetail.ops import AttentionKernel, Choice, GroupedMatmul, ReferenceAttention, ReferenceGroupedMatmul, kernel_choices
+from dovetail.parallel import Hardware
+from dovetail.train import Program, size_of
+
+GIB = 2**30
+# Of the memory of a GPU: the driver, the communication library and cuBLAS take the rest.
+_USABLE = {"cuda": 0.92}
+_KINDS = ("parameters", "optimizer", "activations", "temporaries")
+
+
+class Report(NamedTuple):
+    """A compiled training step. Sizes are of one chip, in GiB; FLOPs are of all chips in one step."""
+
+    hardware: str
+    chips: int
+    mesh: Mapping[str, int]
+    remat: str | None
+    num_microbatches: int
+    tokens_per_step: int
+    parameters: int
+    fits: bool
+    hbm_per_chip_gib: float
+    hbm_limit_gib: float | None
+    hbm: Mapping[str, float]  # By kind; `other` is code, what is lost between buffers, and what has no name.
+    hbm_by_path: Mapping[str, Mapping[str, float]]
+    host_per_chip_gib: float
+    model_flops: float  # By the rule of `count_flops`, all scores of attention counted.
+    hardware_flops: float  # What the compiled program does, kernels included.
+    copied_gib: float  # What a chip copies in a step just to lay it out differently.
+    collectives: list[dict[str, Any]]
+    kernels: list[dict[str, Any]]
+    compile_seconds: float
+    versions: Mapping[str, str]
+    suggestions: list[dict[str, Any]] = []
+
+
+def compile_step(cfg: Any, hardware: Hardware) -> Report:
+    """Compiles the training step of the config of a trainer, which `on_hardware` returned, and reports on it."""
+    program = Program(cfg, described_devices(hardware))
+    with kernel_choices() as choices:
+        traced = program.traced()
+    found = compile_for(traced.lower())
+    text, devices = Hlo(found.text), cfg.mesh.num_devices
+    memory, by_path = _memory(found, program, hardware)
+    total = sum(memory.values())
+    limit = None
+    if hardware.chip.hbm_bytes is not None:
+        limit = hardware.chip.hbm_bytes * _USABLE.get(hardware.chip.platform, 1.0) / GIB
+    size = size_of(_by_definition(cfg))
+    tokens = cfg.input.batch_size * cfg.input.seq_len
+    flops = count_compiled_flops(text) + count_kernel_flops(traced.jaxpr)
+    return Report(
+        hardware=hardware.name,
+        chips=hardware.num_chips,
+        mesh={axis: size for axis, size in cfg.mesh.sizes.items() if size > 1},
+        remat=cfg.remat,
+        num_microbatches=cfg.num_microbatches,
+        tokens_per_step=tokens,
+        parameters=size.parameters,
+        fits=not found.refused and (limit is None or total <= limit),
+        hbm_per_chip_gib=total,
+        hbm_limit_gib=limit,
+        hbm=memory,
+        hbm_by_path=by_path,
+        host_per_chip_gib=found.memory.host * hardware.chip.devices / GIB,
+        model_flops=size.flops_per_token * tokens,
+        hardware_flops=float(flops * devices),
+        copied_gib=copied_bytes(text) / GIB,
+        collectives=_collectives(collectives(found.text, cfg.mesh.sizes)),
+        kernels=_kernels(choices),
+        compile_seconds=found.seconds,
+        versions=versions(hardware),
+    )
+
+
+def _memory(
+    found: Compilation, program: Program, hardware: Hardware
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Returns GiB by kind, and by path and kind."""
+    tree = specs(program.model)
+    by_path: dict[str, Counter[str]] = defaultdict(Counter)
+    state = program.abstract_state()
+    for kind, part in (("parameters", state.params), ("optimizer", state.learner)):
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(part):
+            prefix = "state.params" if kind == "parameters" else "state.params" + _after_slot(keys)
+            name = prefix + jax.tree_util.keystr(keys) if kind == "parameters" else prefix
+            by_path[config_path([name], tree)][kind] += _bytes(leaf)
+    for buffer in found.memory.live:
+        kind = "activations" if is_kept(buffer.op_names) else "temporaries"
+        by_path[config_path(buffer.op_names, tree) or "other"][kind] += buffer.bytes
+    scale = hardware.chip.devices / GIB
+    memory = {kind: sum(counts[kind] for counts in by_path.values()) * scale for kind in _KINDS}
+    named = sum(memory.values())
+    memory["other"] = max(0.0, found.memory.total * scale - named)
+    ordered = sorted(by_path.items(), key=lambda item: -sum(item[1].values()))
+    return memory, {path: {kind: n * scale for kind, n in counts.items() if n} for path, counts in ordered}
+
+
+def _after_slot(keys: tuple[Any, ...]) -> str:
+    """Returns the path of the parameter that an array of the optimizer is for: what comes after its own names."""
+    names = [key for key in keys if isinstance(key, jax.tree_util.DictKey)]
+    return jax.tree_util.keystr(tuple(names))
+
+
+def _bytes(leaf: Any) -> int:
+    shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+def _by_definition(cfg: Any) -> Any:
+    """Returns the config with the kernels that count every product once, so that no kernel changes the model's FLOPs."""
+    model = replace_all(AttentionKernel.Config, ReferenceAttention.Config(), missing="ok")(cfg.model)
+    return cfg.set(model=replace_all(GroupedMatmul.Config, ReferenceGroupedMatmul.Config(), missing="ok")(model))
+
+
+def _collectives(found: list[Collective]) -> list[dict[str, Any]]:
+    """Returns the collectives by kind, axes and whether they run beside other work; bytes are of a step."""
+    totals: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
+    for each in found:
+        total = totals[each.kind, "+".join(each.axes), each.asynchronous]
+        total[0] += each.count
+        total[1] += each.count * each.bytes
+    rows = sorted(totals.items(), key=lambda item: -item[1][1])
+    return [
+        {"kind": kind, "axis": axis, "count": count, "bytes": size, "async": asynchronous}
+        for (kind, axis, asynchronous), (count, size) in rows
+    ]
+
+
+def _kernels(choices: list[Choice]) -> list[dict[str, Any]]:
+    return [
+        {"path": each.path, "kernel": each.kernel, "refused": dict(each.refused)}
+        for each in sorted(choices, key=lambda each: each.path)
+    ]

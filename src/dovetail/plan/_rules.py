@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mesh rules that work for any model: what a family of hardware needs, and arithmetic for the rest."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.nn import RematPolicy
+from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
+from dovetail.parallel import Batch, Hardware, Mesh, MeshRule, divisors, fits, rule_for
+
+from ._estimate import Model, activation_bytes, describe, gathered_bytes, state_bytes
+
+_MICROBATCHES = 64  # The most that a rule splits a batch into.
+
+
+class Changes(MeshRule):
+    """A user's rule: what another rule makes, with some fields changed."""
+
+    class Config(MeshRule.Config):
+        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
+        base: MeshRule.Config | None = None  # None: the recipe as it is.
+
+    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
+        return override(base, self.cfg.changes)
+
+
+class Fitted(MeshRule):
+    """Chooses mesh, remat and microbatches by the size of the model, and kernels and precision by the hardware.
+
+    The mesh is the first that divides everything and whose state leaves room, in this order: layers are split over as
+    few devices as can be (`tensor`, `seq`), experts over `expert`, and all else is split over `fsdp`. Where links
+    between groups of chips are slow, `fsdp` stays as small as memory allows, and the rest is `data`.
+
+    Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
+    the estimate is below `memory`.
+    """
+
+    class Config(MeshRule.Config):
+        attention: tuple[AttentionKernel.Config, ...] = REQUIRED  # The first that supports what a layer asks for.
+        grouped_matmul: tuple[GroupedMatmul.Config, ...] = REQUIRED
+        remat: tuple[RematPolicy, ...] = ("save_dots", "save_qkvo", "full")  # From the fastest to the smallest.
+        compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+        compiler_options: Mapping[str, bool | int | float | str] = {}
+        expert: int = 1  # Into how many parts experts are split if there are so many; more where a layer is too large.
+        tensor: int = 8  # Into how many parts a layer may be split at most.
+        memory: float = 0.85  # Of what the chip has: the highest estimate.
+
+    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+        kernels = replace_all(AttentionKernel.Config, PreferredAttention.Config(kernels=self.cfg.attention), missing="ok")
+        products = PreferredGroupedMatmul.Config(kernels=self.cfg.grouped_matmul)
+        model = replace_all(GroupedMatmul.Config, products, missing="ok")(kernels(cfg.model))
+        options = {**cfg.compiler_options, **self.cfg.compiler_options}
+        cfg = cfg.set(model=model, compute_dtype=self.cfg.compute_dtype, compiler_options=options)
+        about = describe(cfg)
+        mesh = self._mesh(cfg, about, hardware)
+        parts, remat = self._memory(cfg, about, mesh, hardware)
+        return cfg.set(mesh=mesh, num_microbatches=parts, remat=remat)
+
+    def _mesh(self, cfg: Any, model: Model, hardware: Hardware) -> Mesh:
+        batch = Batch(cfg.input.batch_size, cfg.input.seq_len)
+        possible = [mesh for mesh in self._meshes(cfg.mesh, model, hardware) if fits(mesh, model.specs, batch)]
+        if not possible:
+            raise ConfigError(
+                f"no mesh spreads this over the {hardware.num_devices} devices of {hardware.name}: a batch has "
+                f"{batch.rows} rows of {batch.tokens} tokens, and heads and layers can be split only so far.\n"
+                "  Use less hardware, or raise input.batch_size."
+            )
+        room = _memory_of(hardware)
+
+        def leaves_room(mesh: Mesh) -> bool:
+            return state_bytes(model, mesh) < room / 2 and gathered_bytes(model, mesh) < room / 16
+
+        return next(filter(leaves_room, possible), min(possible, key=lambda mesh: state_bytes(model, mesh)))
+
+    def _meshes(self, base: Mesh, model: Model, hardware: Hardware) -> Iterator[Mesh]:
+        """Yields meshes, the best first."""
+        torus = hardware.chip.torus is not None
+        slices = hardware.slices if torus else 1
+        inner = hardware.num_devices // slices  # Devices between which `fsdp` is fast enough.
+        close = hardware.slice_chips * hardware.chip.devices
+        experts = sorted(divisors(model.experts), key=lambda n: (n < self.cfg.expert, n))
+        sizes = [n for n in divisors(inner) if n.bit_count() == 1]
+        tensors = [n for n in sizes if n <= self.cfg.tensor]
+        for seq, tensor, expert in itertools.product(sizes, tensors, experts):
+            rest, odd = divmod(inner, tensor * seq * expert)
+            if odd:
+                continue
+            near = max(1, close // (tensor * seq * expert))
+            for fsdp in sorted(divisors(rest), key=lambda n: -n if torus else (n < near, n)):
+                outer = {"data": slices} if slices > 1 else {}
+                split = {"seq": seq, "tensor": tensor, "expert": expert, "fsdp": fsdp, "data": rest // fsdp}
+                yield base.set(**split, pipeline=1, outer=outer)
+
+    def _memory(self, cfg: Any, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
+        room = self.cfg.memory * _memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
+        rows = cfg.input.batch_size // math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        counts = [n for n in divisors(rows) if n <= _MICROBATCHES]
+        for parts, policy in itertools.product(counts, self.cfg.remat):
+            if activation_bytes(cfg, model, mesh, parts, policy) < room:
+                return parts, policy
+        return counts[-1], self.cfg.remat[-1]
+
+
+def _memory_of(hardware: Hardware) -> float:
+    """Returns the bytes of memory of a device."""
+    size = hardware.chip.hbm_bytes
+    return math.inf if size is None else size / hardware.chip.devices

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of a run: model, learner and compiled step, as a config and the devices make them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.models import CausalLM
+from dovetail.module import init, specs
+from dovetail.nn import with_remat
+from dovetail.optim import Learner
+from dovetail.parallel import Batch, on_mesh
+
+from ._devices import Devices
+from ._step import TrainState, abstract_batch, init_state, train_step
+
+DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
+
+
+class Program:
+    """What a trainer runs. It needs no data, and with `devices` that are only described, it compiles all the same."""
+
+    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None) -> None:
+        self._cfg = cfg
+        self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
+        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
+        batch = Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
+        self.devices = Devices(cfg.mesh, self.model, batch, devices)
+        self.dtype = DTYPES[cfg.compute_dtype]
+        self.shardings = self.devices.state_shardings(self.learner)
+
+    def step(self) -> Callable[..., Any]:
+        """Returns the compiled step, `step(state, batch) -> state, metrics`; it takes the memory of the old state."""
+        return self.devices.jit(self._step(), **self._options())
+
+    def traced(self) -> Any:
+        """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet."""
+        size = self._cfg.input.batch_size, self._cfg.input.seq_len
+        inputs = self.abstract_state(), abstract_batch(*size, self.devices.batch_sharding)
+        with self.devices.ambient():
+            return jax.jit(self._step(), **self._options()).trace(*inputs)
+
+    def init(self, key: Any) -> TrainState:
+        """Returns the state before the first step."""
+        return init_state(init(self.model, key), self.learner)
+
+    def abstract_state(self) -> Any:
+        """Returns shapes, dtypes and places of the state."""
+        state = jax.eval_shape(lambda: self.init(jax.random.key(0)))
+        return state if self.shardings is None else jax.tree.map(_placed, state, self.shardings)
+
+    def _step(self) -> Callable[..., Any]:
+        cfg, layout = self._cfg, self.devices.layout
+        common = {"seed": cfg.seed, "num_microbatches": cfg.num_microbatches, "dtype": self.dtype, "layout": layout}
+        return train_step(self.model, self.learner, **common)
+
+    def _options(self) -> dict[str, Any]:
+        options = dict(self._cfg.compiler_options) or None
+        places = (self.shardings, self.devices.everywhere)
+        return {"donate_argnums": 0, "out_shardings": places, "compiler_options": options}
+
+
+def _placed(x: Any, place: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
