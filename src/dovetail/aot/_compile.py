@@ -44,11 +44,11 @@ class Compilation(NamedTuple):
     refused: str  # Why the compiler gave up, after it had laid out memory; empty if it did not.
 
 
-def described_devices(hardware: Hardware) -> list[Any]:
-    """Returns the devices of hardware that need not be there, for a mesh to compile for."""
+def check_compiler(hardware: Hardware) -> None:
+    """Raises if there is no compiler for some hardware, or if it is not installed."""
     platform = hardware.chip.platform
     if platform == "cpu":
-        return jax.devices("cpu")
+        return
     if platform not in _NEEDED:
         raise CompileError(
             f"no compiler for {hardware.chip.vendor} can be installed from the package index, so {hardware.name} can be "
@@ -57,6 +57,14 @@ def described_devices(hardware: Hardware) -> list[Any]:
     module, extra = _NEEDED[platform]
     if not _installed(module):
         raise CompileError(f"compiling for {hardware.name} needs a package. Run: pip install '{extra}'")
+
+
+def described_devices(hardware: Hardware) -> list[Any]:
+    """Returns the devices of hardware that need not be there, for a mesh to compile for."""
+    check_compiler(hardware)
+    platform = hardware.chip.platform
+    if platform == "cpu":
+        return jax.devices("cpu")
     with quiet():
         if platform == "tpu":
             for name, value in _LIBTPU.items():
@@ -83,6 +91,7 @@ def compile_for(lowered: Any) -> Compilation:
 
 def versions(hardware: Hardware) -> dict[str, str]:
     """Returns the versions of what a compilation depends on."""
+    check_compiler(hardware)
     names = {"tpu": ["libtpu"], "cuda": ["jax-cuda12-pjrt"]}.get(hardware.chip.platform, [])
     return {name: version(name) for name in ("dovetail", "jax", "jaxlib", *names)}
 

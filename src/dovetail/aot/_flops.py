@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.interpreters.partial_eval import dce_jaxpr
 
 
 def count_flops(function: Callable[..., Any], *args: Any) -> int:
@@ -25,14 +26,18 @@ def count_flops(function: Callable[..., Any], *args: Any) -> int:
 
 
 def count_kernel_flops(jaxpr: Any) -> int:
-    """Returns the operations inside of Pallas kernels, of one device. A block that a kernel skips counts as well."""
-    return sum(map(_count_in_kernels, jaxpr.eqns))
+    """Returns the operations inside of Pallas kernels, of one device. A block that a kernel skips counts as well.
+
+    Kernels whose results nobody uses, such as those that remat would run again in vain, are not counted.
+    """
+    used, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return sum(map(_count_in_kernels, used.eqns))
 
 
 def _count_in_kernels(eqn: Any) -> int:
     if eqn.primitive.name == "pallas_call":
         return _count_equation(eqn)
-    counts = [count_kernel_flops(inner) for inner in _inner(eqn.params)]
+    counts = [sum(map(_count_in_kernels, inner.eqns)) for inner in _inner(eqn.params)]
     if eqn.primitive.name == "cond":
         return max(counts)
     return sum(counts) * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.config import ConfigError, diff, to_json, to_text
-from dovetail.launch import host_settings, restart_with, start_devices
+from dovetail.launch import host_settings, restart_with
 from dovetail.zoo import RECIPES
 
 from ._bench import add_bench
+from ._compile import add_compile
 from ._doctor import doctor
+from ._loc import add_loc
 from ._mesh import show_mesh
-from ._resolve import resolve, resolve_run
+from ._resolve import resolve, resolve_run, start
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
 _COMPUTES = ("train", "eval", "generate", "bench")
@@ -54,10 +56,18 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+_ERRORS = (
+    ("data", "DataError"),
+    ("checkpoint", "CheckpointError"),
+    ("train", "TrainingError"),
+    ("aot", "CompileError"),
+)
+
+
 def _fixable() -> tuple[type[Exception], ...]:
     """Returns the errors that a user can do something about, of the parts that have been imported."""
     found: list[type[Exception]] = [ConfigError]
-    for module, name in (("data", "DataError"), ("checkpoint", "CheckpointError"), ("train", "TrainingError")):
+    for module, name in _ERRORS:
         if f"dovetail.{module}" in sys.modules:
             found.append(getattr(sys.modules[f"dovetail.{module}"], name))
     return tuple(found)
@@ -82,11 +92,13 @@ def _parser() -> argparse.ArgumentParser:
         "show", _show, "Print the config of a recipe; with --mesh, its parameters on that mesh.", recipe="recipe"
     )
     show.add_argument("--mesh", metavar="AXIS=SIZE,...", help=_MESH)
-    differ = command("diff", _diff, "Print what differs between two recipes.")
-    differ.add_argument("a")
-    differ.add_argument("b")
+    show.add_argument("--on", metavar="HARDWARE", help=_ON)
+    differ = command("diff", _diff, "Print what differs between two recipes, or between one on two kinds of hardware.")
+    differ.add_argument("a", help="a recipe, or RECIPE@HARDWARE")
+    differ.add_argument("b", help="another one")
     train = command("train", _train, "Train a recipe; run again to go on.", recipe="recipe", reports=False)
     train.add_argument("--mesh", metavar="AXIS=SIZE,...", help=_MESH)
+    train.add_argument("--on", metavar="HARDWARE", help=_ON)
     evaluate = command("eval", _eval, "Evaluate a trained model on its held-out data.", recipe="run_directory")
     evaluate.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample = command("generate", _generate, "Continue a prompt with a trained model.")
@@ -95,11 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in sampling.temperature=0.5")
     sample.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample.add_argument("--seed", type=int, default=0)
+    add_compile(command("compile", None, "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
     command("doctor", doctor, "Say what this machine has, and what would make it faster.")
     add_bench(command("bench", None, "Compare with peers, in one run.", reports=False))
+    add_loc(command("loc", None, "Measure how many lines of other code features cost.", reports=False))
     return parser
 
 
+_ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kernels, precision"
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
@@ -117,7 +132,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    cfg = resolve(args.recipe, args.overrides, args.mesh)
+    cfg = resolve(args.recipe, args.overrides, args.mesh, args.on)
     if args.mesh is not None:
         return show_mesh(cfg, args.json)
     if not args.json:
@@ -136,9 +151,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    cfg = resolve(args.recipe, args.overrides, args.mesh)
-    start_devices(cfg.mesh, os.environ)
-    cfg.build().run()
+    start(args.recipe, args.overrides, args.mesh, args.on).build().run()
     return 0
 
 

@@ -2,6 +2,7 @@
 """From what a user names to the config it stands for."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +12,42 @@ from dovetail.config import ConfigBase, ConfigError, from_json, override
 from dovetail.zoo import recipe
 
 
-def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None) -> Any:
-    """Returns the config that a name stands for, with overrides applied, on a mesh if one is named.
+def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on: str | None = None) -> Any:
+    """Returns the config that a name stands for, with overrides applied, on hardware or on a mesh if one is named.
 
-    A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config.
+    A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config; `NAME@HARDWARE`
+    is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
     """
+    name, on = split_hardware(name, on)
     cfg = _resolve(name, overrides)
+    if on is not None:
+        from dovetail.plan import on_hardware
+
+        cfg = override(on_hardware(cfg, on), overrides)
     if mesh is None:
         return cfg
     from dovetail.parallel import parse_mesh
 
     return cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+
+
+def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
+    """Returns name and hardware of `NAME@HARDWARE`, unless the hardware is given."""
+    recipe, at, after = name.rpartition("@")
+    return (recipe, after) if at and on is None else (name, on)
+
+
+def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on: str | None = None) -> Any:
+    """As `resolve`, for a command that computes: the CPU has as many devices as are needed if there is nothing else.
+
+    That number must be known before JAX starts, which it does when a config is fitted to hardware.
+    """
+    from dovetail.launch import start_devices
+    from dovetail.parallel import hardware
+
+    name, on = split_hardware(name, on)
+    start_devices(resolve(name, overrides, mesh).mesh if on is None or mesh else hardware(on), os.environ)
+    return resolve(name, overrides, mesh, on)
 
 
 def _resolve(name: str, overrides: Sequence[str]) -> Any:

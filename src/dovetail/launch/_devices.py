@@ -9,10 +9,10 @@ from dovetail.config import ConfigError
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-def start_devices(mesh: Any, environ: Mapping[str, str]) -> None:
+def start_devices(needed: Any, environ: Mapping[str, str]) -> None:
     """Joins the other processes of the run, if the variables name them, and gives the CPU as many devices as needed.
 
-    A CPU stands for as many devices as the mesh takes, so that any mesh can be tried; `JAX_NUM_CPU_DEVICES` says how
+    A CPU stands for as many devices as a mesh or hardware takes, so that any mesh can be tried; `JAX_NUM_CPU_DEVICES` says how
     many instead. Where JAX finds an accelerator, that number changes nothing.
     """
     import jax
@@ -24,6 +24,6 @@ def start_devices(mesh: Any, environ: Mapping[str, str]) -> None:
             raise ConfigError(f"{_ADDRESS} is set, and so must be {' and '.join(missing)}, to a number.")
         count = int(environ[_COUNT])
     if "JAX_NUM_CPU_DEVICES" not in environ:
-        jax.config.update("jax_num_cpu_devices", -(-mesh.num_devices // count))
+        jax.config.update("jax_num_cpu_devices", -(-needed.num_devices // count))
     if count > 1:
         jax.distributed.initialize(environ[_ADDRESS], count, int(environ[_INDEX]))

@@ -74,7 +74,7 @@ def compile_step(cfg: Any, hardware: Hardware) -> Report:
         limit = hardware.chip.hbm_bytes * _USABLE.get(hardware.chip.platform, 1.0) / GIB
     size = size_of(_by_definition(cfg))
     tokens = cfg.input.batch_size * cfg.input.seq_len
-    flops = count_compiled_flops(text) + count_kernel_flops(traced.jaxpr)
+    flops = count_compiled_flops(text) + count_kernel_flops(traced.jaxpr.jaxpr)
     return Report(
         hardware=hardware.name,
         chips=hardware.num_chips,

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on a recipe: from the cache, or from the compiler, with what would make it fit if it does not."""
+
+from typing import Any
+
+from dovetail.aot import versions
+from dovetail.parallel import Hardware
+
+from . import _cache
+from ._report import Report, compile_step
+from ._suggest import suggestions
+
+
+def compiled(cfg: Any, hardware: Hardware, *, use_cache: bool = True) -> tuple[Report, bool]:
+    """Returns the report for the config of a trainer on hardware, and whether it was kept from before."""
+    name = _cache.key(cfg, hardware.name, versions(hardware))
+    kept = _cache.load(name) if use_cache else None
+    if kept is not None:
+        return kept, True
+    report = compile_step(cfg, hardware)
+    if not report.fits:
+        report = report._replace(suggestions=suggestions(cfg, hardware))
+    _cache.store(name, report)
+    return report, False
