@@ -32,18 +32,37 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     Devices are numbered along the mesh in the order of its axes. Loops count as often as they run.
     """
     program, groups = Hlo(text), _groups_of_axes(mesh)
+    beside, seen = _beside(program), set[str | None]()
     found: list[Collective] = []
     for name, body in program.computations.items():
         for each in body:
             kind = each.opcode.removesuffix("-start")
             if kind not in _KINDS or not program.runs.get(name):
                 continue
-            asynchronous = each.opcode.endswith("-start")
+            asynchronous = each.opcode.endswith("-start") or name in beside
+            if name in beside:  # TPUs split one that runs beside other work into pieces, each of which mentions it.
+                channel = each.attribute(r"channel_id=(\d+)")
+                if channel in seen:
+                    continue
+                seen.add(channel)
             members = _members(each.rest, math.prod(mesh.values()))
             size = _size(kind, each, len(members[0]))
             found.append(
                 Collective(kind, _axes(kind, members, groups, mesh), program.runs[name], size, asynchronous, each.op_name)
             )
+    return found
+
+
+def _beside(program: Hlo) -> set[str]:
+    """Returns the computations that run beside others: fused into other work, or on another unit of the chip."""
+    found: set[str] = set()
+    for each in program.instructions.values():
+        for called in each.called:
+            fused = "async_collective" in called or each.name.startswith("async-collective")
+            if fused or each.opcode in ("call-start", "async-start"):
+                found.add(called)
+    for name in list(found):
+        found.update(below for each in program.computations.get(name, ()) for below in each.called)
     return found
 
 

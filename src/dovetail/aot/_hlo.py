@@ -48,6 +48,11 @@ class Instruction:
                 break
         return _OPERAND.findall(self.rest[:end])
 
+    @property
+    def called(self) -> list[str]:
+        """The computations that it runs."""
+        return [name.strip().lstrip("%") for group in _CALLED.findall(self.rest) for name in group.split(",")]
+
     def attribute(self, pattern: str) -> str | None:
         """Returns the first group of a pattern in operands and attributes."""
         match = re.search(pattern, self.rest)
@@ -86,7 +91,7 @@ class Hlo:
             for each in self.computations.get(name, ()):
                 condition = _CONDITION.search(each.rest)
                 trips = self._trips(each, condition.group(1)) if condition else 1
-                for called in _called(each):
+                for called in each.called:
                     if called in self.computations:
                         visit(called, times * trips)
 
@@ -119,12 +124,6 @@ def sizes(shape: str) -> list[int]:
 def _bytes(dtype: str) -> float:
     bits = re.search(r"\d+", dtype)
     return int(bits.group()) / 8 if bits else 1
-
-
-def _called(each: Instruction) -> Iterable[str]:
-    for group in _CALLED.findall(each.rest):
-        for name in group.split(","):
-            yield name.strip().lstrip("%")
 
 
 def _computations(text: str) -> dict[str, list[Instruction]]:

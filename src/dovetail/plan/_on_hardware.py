@@ -12,11 +12,23 @@ from dovetail.parallel import Hardware, MeshRule, hardware, rule_for
 
 from ._rules import Fitted
 
+# Of libtpu: schedule so that transfers hide behind computation, and let all-gathers run beside it.
+_OVERLAP = {
+    "xla_tpu_enable_latency_hiding_scheduler": "true",
+    "xla_enable_async_all_gather": "true",
+    "xla_enable_async_collective_permute": "true",
+    "xla_tpu_enable_async_collective_fusion": "true",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+    "xla_tpu_spmd_rng_bit_generator_unsafe": "true",  # Random numbers without collectives.
+    "xla_tpu_perform_spmd_cse_prevention": "false",  # Saves memory.
+}
 _TPU = Fitted.Config(
     hardware="tpu-*",
     attention=(SplashAttention.Config(), BlockwiseAttention.Config()),
     grouped_matmul=(MegabloxGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
     remat=("save_dots", "save_qkvo", "offload_qkvo", "full"),
+    compiler_options={"tpu": _OVERLAP},
 )
 _GPU = Fitted.Config(
     hardware="gpu-*",

@@ -44,7 +44,7 @@ class Fitted(MeshRule):
         grouped_matmul: tuple[GroupedMatmul.Config, ...] = REQUIRED
         remat: tuple[RematPolicy, ...] = ("save_dots", "save_qkvo", "full")  # From the fastest to the smallest.
         compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-        compiler_options: Mapping[str, bool | int | float | str] = {}
+        compiler_options: Mapping[str, Mapping[str, bool | int | str]] = {}  # By platform.
         expert: int = 1  # Into how many parts experts are split if there are so many; more where a layer is too large.
         tensor: int = 8  # Into how many parts a layer may be split at most.
         memory: float = 0.85  # Of what the chip has: the highest estimate.

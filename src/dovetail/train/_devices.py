@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.data import BatchIterator, Input, merge_states
 from dovetail.module import Module, abstract, specs
+from dovetail.ops import target
 from dovetail.optim import Learner
 from dovetail.parallel import Batch, Mesh, check_fit, layout_of
 
@@ -27,6 +28,12 @@ class Devices:
             check_fit(mesh, specs(model), batch)
         self._mesh = mesh.on(devices) if devices or self.layout or jax.process_count() > 1 else None
         self._model = model
+
+    @property
+    def platform(self) -> str:
+        """What the devices are: "tpu", "cuda", "cpu", ..."""
+        with self.ambient():
+            return target()
 
     def ambient(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the context in which programs for these devices are traced."""
@@ -49,7 +56,11 @@ class Devices:
         if self._mesh is None:
             return None
         mesh, layout, everywhere = self._mesh, self.layout, self.everywhere
-        params = jax.tree.map(lambda s: NamedSharding(mesh, layout.partition(s)) if layout else everywhere, specs(self._model))
+
+        def place(spec: Any) -> Any:
+            return NamedSharding(mesh, layout.partition(spec)) if layout else everywhere
+
+        params = jax.tree.map(place, specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
         return TrainState(everywhere, params, slots)
 

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from dovetail.models import CausalLM
 from dovetail.module import init, specs
 from dovetail.nn import with_remat
+from dovetail.ops import Choice, kernel_choices
 from dovetail.optim import Learner
-from dovetail.parallel import Batch, on_mesh
+from dovetail.parallel import Batch as BatchSize
+from dovetail.parallel import on_mesh
 
 from ._devices import Devices
-from ._step import TrainState, abstract_batch, init_state, train_step
+from ._step import Batch, Metrics, TrainState, abstract_batch, init_state, train_step
 
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 
@@ -26,10 +28,11 @@ class Program:
         self._cfg = cfg
         self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
         self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
-        batch = Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
+        batch = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
         self.devices = Devices(cfg.mesh, self.model, batch, devices)
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
+        self.fallbacks: list[Choice] = []  # Kernels that were not the first choice, known when the step is traced.
 
     def step(self) -> Callable[..., Any]:
         """Returns the compiled step, `step(state, batch) -> state, metrics`; it takes the memory of the old state."""
@@ -54,10 +57,18 @@ class Program:
     def _step(self) -> Callable[..., Any]:
         cfg, layout = self._cfg, self.devices.layout
         common = {"seed": cfg.seed, "num_microbatches": cfg.num_microbatches, "dtype": self.dtype, "layout": layout}
-        return train_step(self.model, self.learner, **common)
+        inner = train_step(self.model, self.learner, **common)
+
+        def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            with kernel_choices() as choices:
+                state, metrics = inner(state, batch)
+            self.fallbacks = [choice for choice in choices if choice.is_fallback]
+            return state, metrics | {f"fallback/{choice.path}": jnp.ones(()) for choice in self.fallbacks}
+
+        return step
 
     def _options(self) -> dict[str, Any]:
-        options = dict(self._cfg.compiler_options) or None
+        options = dict(self._cfg.compiler_options.get(self.devices.platform, {})) or None
         places = (self.shardings, self.devices.everywhere)
         return {"donate_argnums": 0, "out_shardings": places, "compiler_options": options}
 

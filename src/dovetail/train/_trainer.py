@@ -56,7 +56,7 @@ class Trainer(Component):
         remat: RematPolicy | None = None  # What each block keeps for the backward pass; None: as the model says.
         mesh: Mesh = Mesh()  # How the run is spread over devices; by default it uses one.
         mesh_rules: tuple[MeshRule.Config, ...] = ()  # What hardware changes in this config, before the usual rules.
-        compiler_options: Mapping[str, bool | int | float | str] = {}  # Of XLA, for the training step.
+        compiler_options: Mapping[str, Mapping[str, bool | int | str]] = {}  # Of XLA for the step: tpu, cuda, cpu.
         seed: int = 0
         log_every: int = 10
         eval_every: int = 500
@@ -137,6 +137,8 @@ class Trainer(Component):
             with meter.device():
                 state, metrics = self._step(state, batch)
             pending.append((step, metrics))
+            if step == done + 1 and self._program.fallbacks:
+                self._say(step, "kernels that were not the first choice", "\n".join(map(str, self._program.fallbacks)))
             if asked_to_stop(step):
                 interrupted.append(True)
             last = step == cfg.steps or bool(interrupted)  # Once: a signal may come between here and the end.
@@ -182,8 +184,11 @@ class Trainer(Component):
             observer.metrics(step, values)
         if self.cfg.sample_prompt:
             text = continued(self._generate, params, self.input.tokenizer, self.cfg.sample_prompt, step)
-            for observer in self.observers:
-                observer.text(step, "sample", text)
+            self._say(step, "sample", text)
+
+    def _say(self, step: int, name: str, text: str) -> None:
+        for observer in self.observers:
+            observer.text(step, name, text)
 
 
 def _made(directory: Path) -> Path:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mesh rules: one for each family of hardware, and every recipe works with all of them."""
+
+import math
+
+import pytest
+
+from dovetail.config import ConfigError, diff, find
+from dovetail.module import specs
+from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
+from dovetail.parallel import Batch, check_fit, hardware
+from dovetail.plan import MESH_RULES, Changes, Fitted, on_hardware
+from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
+from dovetail.zoo import RECIPES, recipe
+
+LARGE = ("tpu-v5p-512", "gpu-h100-256", "tpu-v6e-256", "gpu-b200-512", "trn2-64", "tpu-v5e-256", "tpu-v7x-512", "gpu-a100-64")
+SMALL = ("tpu-v5e-8", "gpu-h100-8", "cpu-8", "trn2-2", "tpu-v4-16", "tpu-v5p-8")
+
+
+def _hardware_for(name, turn):
+    kinds = SMALL if RECIPES[name].recipe != "pretrain" else LARGE
+    return kinds[turn % len(kinds)]
+
+
+# Each recipe with one kind of hardware, in turn: rules know nothing of models, so that the pairs are alike.
+@pytest.mark.parametrize("name,on", [(name, _hardware_for(name, turn)) for turn, name in enumerate(RECIPES)])
+def test_every_recipe_gets_a_mesh_that_divides_it(name, on):
+    cfg = on_hardware(recipe(name), on)
+    assert cfg.mesh.num_devices == hardware(on).num_devices
+    tree = specs(cfg.model.build(path="model"))
+    check_fit(cfg.mesh, tree, Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches))
+    assert cfg.remat is not None
+    for path, kernel in find(cfg.model, AttentionKernel.Config):
+        assert isinstance(kernel, PreferredAttention.Config) or ".kernels[" in path
+    for path, kernel in find(cfg.model, GroupedMatmul.Config):
+        assert isinstance(kernel, PreferredGroupedMatmul.Config) or ".kernels[" in path
+
+
+@pytest.mark.parametrize("on", LARGE)
+def test_the_estimate_of_what_was_chosen_is_below_the_limit(on):
+    cfg, chip = on_hardware(recipe("llama3-8b"), on), hardware(on).chip
+    about = describe(cfg)
+    needed = state_bytes(about, cfg.mesh) + 2 * gathered_bytes(about, cfg.mesh)
+    needed += activation_bytes(cfg, about, cfg.mesh, cfg.num_microbatches, cfg.remat)
+    assert chip.hbm_bytes is not None
+    assert needed < chip.hbm_bytes / chip.devices
+
+
+def test_parameters_are_split_over_all_of_a_slice_and_slices_over_the_network():
+    cfg = on_hardware(recipe("llama2-7b"), "tpu-v5p-512x2")
+    assert cfg.mesh.fsdp == 256
+    assert cfg.mesh.outer == {"data": 2}
+
+
+def test_over_slow_links_parameters_are_split_no_further_than_memory_asks_for():
+    small, large = (on_hardware(recipe(name), "gpu-h100-512").mesh for name in ("llama2-7b", "llama2-70b"))
+    assert (small.fsdp, small.data) == (8, 64)
+    assert large.fsdp > 8
+
+
+def test_experts_are_split_where_a_layer_of_them_is_too_large():
+    assert on_hardware(recipe("deepseek-v3"), "tpu-v5p-1024").mesh.expert > 1
+    assert on_hardware(recipe("qwen3-30b-a3b"), "tpu-v5p-1024").mesh.expert == 1
+    assert on_hardware(recipe("qwen3-30b-a3b"), "gpu-b200-512").mesh.expert == 8
+
+
+def test_less_memory_means_less_is_kept():
+    """The same model on chips with less memory: more microbatches, or a smaller remat policy."""
+    kept = [
+        (on_hardware(recipe("llama3-8b"), name).num_microbatches, on_hardware(recipe("llama3-8b"), name).remat)
+        for name in ("tpu-v5p-32", "tpu-v6e-16", "tpu-v5e-16")
+    ]
+    assert [parts for parts, _ in kept] == sorted(parts for parts, _ in kept)
+    assert len(set(kept)) == 3
+
+
+def test_a_batch_that_is_too_small_for_the_hardware_is_refused():
+    with pytest.raises(ConfigError) as e:
+        on_hardware(recipe("qwen3-tiny"), "tpu-v5p-8192")
+    assert str(e.value) == (
+        "no mesh spreads this over the 4096 devices of tpu-v5p-8192: a batch has 8 rows of 64 tokens, and heads and "
+        "layers can be split only so far.\n  Use less hardware, or raise input.batch_size."
+    )
+
+
+def test_a_rule_of_the_recipe_wins_and_may_build_on_another():
+    (base,) = (rule for rule in MESH_RULES if rule.hardware == "tpu-*")
+    own = Changes.Config(hardware="tpu-v5p-*", changes=("remat=full", "mesh.fsdp=64", "mesh.data=4"), base=base)
+    cfg = recipe("llama2-7b")
+    usual, changed = on_hardware(cfg, "tpu-v5p-512"), on_hardware(cfg.set(mesh_rules=(own,)), "tpu-v5p-512")
+    assert (changed.remat, changed.mesh.fsdp, changed.mesh.data) == ("full", 64, 4)
+    assert {each.path.partition(".")[0].partition("[")[0] for each in diff(usual, changed)} == {"remat", "mesh", "mesh_rules"}
+    # Elsewhere it does not fit, and the usual rule applies.
+    assert on_hardware(cfg.set(mesh_rules=(own,)), "gpu-h100-256").mesh == on_hardware(cfg, "gpu-h100-256").mesh
+
+
+def test_hardware_without_a_rule_is_an_error_that_lists_the_patterns():
+    from dovetail.parallel import rule_for
+
+    with pytest.raises(ConfigError) as e:
+        rule_for(MESH_RULES[:1], hardware("gpu-h100-8"))
+    assert str(e.value) == (
+        "no mesh rule fits 'gpu-h100-8'. There are rules for: tpu-*.\n"
+        "  Add one for it to mesh_rules in the recipe."
+    )
+
+
+def test_every_rule_is_for_any_model():
+    assert all(isinstance(rule, Fitted.Config) for rule in MESH_RULES)
+
+
+def test_activations_of_the_estimate_are_those_of_the_layers():
+    """Full remat keeps the input of each block, and what the loss needs: counted by hand for llama2-7b."""
+    cfg = recipe("llama2-7b")
+    about = describe(cfg)
+    mesh = cfg.mesh.set(fsdp=1024)
+    kept = activation_bytes(cfg, about, mesh, 1, "full")
+    stream = 4096 * 4096 * 2  # Of one row, in bfloat16.
+    dots = stream * (3 + 1) + 2 * 4096 * 11008 * 2 + stream  # q, k, v, out; gate, up; down.
+    assert 32 * stream < kept - 2 * dots * 0.9 < 45 * stream
+    assert about.layers == 32
+    assert math.isclose(about.slots, 2, rel_tol=1e-6)
