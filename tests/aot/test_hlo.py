@@ -67,7 +67,7 @@ def test_nested_loops_of_a_real_program_multiply():
         return jax.lax.scan(inner, x, length=3)[0], None
 
     text = jax.jit(lambda x: jax.lax.scan(outer, x, length=5)[0]).lower(jnp.ones((4, 4))).compile().as_text()
-    program = Hlo(text)
+    program = Hlo(text or "")
     found = [
         program.runs[name]
         for name, body in program.computations.items()

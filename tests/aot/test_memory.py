@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory at its highest, read from dumps: of programs whose memory is known."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -55,7 +57,7 @@ def test_what_is_live_at_once_fits_into_the_temporaries_and_explains_most_of_the
 
 def test_it_agrees_with_what_jax_reports():
     lowered = _lowered()
-    stats = lowered.compile().memory_analysis()
+    stats: Any = lowered.compile().memory_analysis()
     found = compile_for(lowered).memory
     assert found.arguments == stats.argument_size_in_bytes
     assert found.temporaries == pytest.approx(stats.temp_size_in_bytes, rel=0.01)

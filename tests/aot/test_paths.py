@@ -5,7 +5,10 @@ import pytest
 
 from dovetail.aot import config_path, is_kept
 
-_TREE = {"stack": {"layer": {"ffn": {"up": {"weight": 0}}, "mixer": {"out": {"weight": 0}}}}, "predictions[0]": {"norm": {}}}
+_TREE = {
+    "stack": {"layer": {"ffn": {"up": {"weight": 0}}, "mixer": {"out": {"weight": 0}}}},
+    "predictions[0]": {"norm": {}},
+}
 _STEP = "jit(step)/transpose(jvp(model))/stack/while/body/closed_call/checkpoint/rematted_computation/layer"
 
 

@@ -10,7 +10,7 @@ from dovetail.aot import Hlo, copied_bytes, count_compiled_flops, count_flops, c
 
 
 def _compiled(function, *args):
-    return Hlo(jax.jit(function).lower(*args).compile().as_text())
+    return Hlo(jax.jit(function).lower(*args).compile().as_text() or "")
 
 
 def _layers(x, weights):

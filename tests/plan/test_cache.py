@@ -2,6 +2,7 @@
 """Reports are kept by config, hardware, versions and source."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ def _own_directory(tmp_path, monkeypatch):
 
 
 def _report() -> Report:
-    given = dict.fromkeys(Report._fields, 0) | {"mesh": {"fsdp": 2}, "suggestions": [], "hbm_by_path": {"model": {"parameters": 0.5}}}
+    given: dict[str, Any] = dict.fromkeys(Report._fields, 0)
+    given |= {"mesh": {"fsdp": 2}, "suggestions": [], "hbm_by_path": {"model": {"parameters": 0.5}}}
     return Report(**given)
 
 

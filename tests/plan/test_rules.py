@@ -13,7 +13,16 @@ from dovetail.plan import MESH_RULES, Changes, Fitted, on_hardware
 from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
 from dovetail.zoo import RECIPES, recipe
 
-LARGE = ("tpu-v5p-512", "gpu-h100-256", "tpu-v6e-256", "gpu-b200-512", "trn2-64", "tpu-v5e-256", "tpu-v7x-512", "gpu-a100-64")
+LARGE = (
+    "tpu-v5p-512",
+    "gpu-h100-256",
+    "tpu-v6e-256",
+    "gpu-b200-512",
+    "trn2-64",
+    "tpu-v5e-256",
+    "tpu-v7x-512",
+    "gpu-a100-64",
+)
 SMALL = ("tpu-v5e-8", "gpu-h100-8", "cpu-8", "trn2-2", "tpu-v4-16", "tpu-v5p-8")
 
 
@@ -89,7 +98,11 @@ def test_a_rule_of_the_recipe_wins_and_may_build_on_another():
     cfg = recipe("llama2-7b")
     usual, changed = on_hardware(cfg, "tpu-v5p-512"), on_hardware(cfg.set(mesh_rules=(own,)), "tpu-v5p-512")
     assert (changed.remat, changed.mesh.fsdp, changed.mesh.data) == ("full", 64, 4)
-    assert {each.path.partition(".")[0].partition("[")[0] for each in diff(usual, changed)} == {"remat", "mesh", "mesh_rules"}
+    assert {each.path.partition(".")[0].partition("[")[0] for each in diff(usual, changed)} == {
+        "remat",
+        "mesh",
+        "mesh_rules",
+    }
     # Elsewhere it does not fit, and the usual rule applies.
     assert on_hardware(cfg.set(mesh_rules=(own,)), "gpu-h100-256").mesh == on_hardware(cfg, "gpu-h100-256").mesh
 
@@ -100,8 +113,7 @@ def test_hardware_without_a_rule_is_an_error_that_lists_the_patterns():
     with pytest.raises(ConfigError) as e:
         rule_for(MESH_RULES[:1], hardware("gpu-h100-8"))
     assert str(e.value) == (
-        "no mesh rule fits 'gpu-h100-8'. There are rules for: tpu-*.\n"
-        "  Add one for it to mesh_rules in the recipe."
+        "no mesh rule fits 'gpu-h100-8'. There are rules for: tpu-*.\n  Add one for it to mesh_rules in the recipe."
     )
 
 

@@ -10,8 +10,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
 def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """Yields each equation, those inside of others included, and how often it runs."""
+    """Yields each equation that has a result, those inside of others included, and how often it runs."""
     for eqn in jaxpr.eqns:
+        if not eqn.outvars and not eqn.effects:
+            continue
         yield eqn, times
         inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
         for param in jax.tree.leaves(eqn.params, is_leaf=lambda x: isinstance(x, (ClosedJaxpr, Jaxpr))):

@@ -48,7 +48,9 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
             members = _members(each.rest, math.prod(mesh.values()))
             size = _size(kind, each, len(members[0]))
             found.append(
-                Collective(kind, _axes(kind, members, groups, mesh), program.runs[name], size, asynchronous, each.op_name)
+                Collective(
+                    kind, _axes(kind, members, groups, mesh), program.runs[name], size, asynchronous, each.op_name
+                )
             )
     return found
 

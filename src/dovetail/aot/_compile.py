@@ -51,8 +51,8 @@ def check_compiler(hardware: Hardware) -> None:
         return
     if platform not in _NEEDED:
         raise CompileError(
-            f"no compiler for {hardware.chip.vendor} can be installed from the package index, so {hardware.name} can be "
-            f"shown and planned for, but not compiled for. There are compilers for: {', '.join(_NEEDED)}, cpu."
+            f"no compiler for {hardware.chip.vendor} can be installed from the package index, so {hardware.name} can "
+            f"be shown and planned for, but not compiled for. There are compilers for: {', '.join(_NEEDED)}, cpu."
         )
     module, extra = _NEEDED[platform]
     if not _installed(module):

@@ -2,10 +2,11 @@
 """Reads the text of compiled programs: computations, instructions, and how often a step runs each."""
 
 import functools
+import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -41,11 +42,8 @@ class Instruction:
     @property
     def operands(self) -> list[str]:
         """The names of its operands."""
-        depth, end = 1, 0
-        for end, character in enumerate(self.rest):
-            depth += {"(": 1, ")": -1}.get(character, 0)
-            if not depth:
-                break
+        depths = itertools.accumulate(({"(": 1, ")": -1}.get(character, 0) for character in self.rest), initial=1)
+        end = next((i for i, depth in enumerate(depths) if not depth), len(self.rest))
         return _OPERAND.findall(self.rest[:end])
 
     @property

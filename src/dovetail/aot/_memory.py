@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 
 class _Value(NamedTuple):
     name: str
-    index: int | None  # Where its instruction has several results.
+    place: int | None  # Where its instruction has several results.
     start: int
     stop: int
     first: int  # When it comes to life, in the order of the schedule.
@@ -102,8 +102,8 @@ def _allocations(text: str, ranges: dict[str, tuple[int, int]]) -> Iterable[tupl
             name, size, offset = value[1] + (value[2] or "{}"), int(value[3]), int(value[4])
             if name in ranges:
                 index = value[2].strip("{}").partition(",")[0] if value[2] else ""
-                place = (offset, offset + size, *ranges[name])
-                current[2].append(_Value(value[1], int(index) if index else None, *place))
+                span = (offset, offset + size, *ranges[name])
+                current[2].append(_Value(value[1], int(index) if index else None, *span))
         elif not line.startswith(" ") and current:
             yield current
             current = None
@@ -119,7 +119,7 @@ def _at_peak(values: list[_Value], program: Hlo) -> list[Buffer]:
         for i in range(bisect_right(moments, value.first) - 1, bisect_right(moments, value.last)):
             alive[i].append(value)
     best = max((_places(each) for each in alive), key=lambda pieces: sum(size for _, size in pieces), default=[])
-    return [Buffer(tuple(_origins(program, value.name, value.index)), size) for value, size in best]
+    return [Buffer(tuple(_origins(program, value.name, value.place)), size) for value, size in best]
 
 
 def _places(values: list[_Value]) -> list[tuple[_Value, int]]:

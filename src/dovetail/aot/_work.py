@@ -68,9 +68,7 @@ def _convolution(each: Instruction, program: Hlo) -> int:
     kernel, data = dict(zip(right, shapes[1], strict=True)), dict(zip(left, shapes[0], strict=True))
     window = each.attribute(r"window=\{(.*?)\}") or ""
     spatial = [label for label in left if label.isdigit()]
-    taps = math.prod(
-        _taps(data[label], kernel[label], result[label], _along(window, int(label))) for label in spatial
-    )
+    taps = math.prod(_taps(data[label], kernel[label], result[label], _along(window, int(label))) for label in spatial)
     return 2 * result["b"] * result["f"] * kernel["i"] * taps
 
 

@@ -16,7 +16,9 @@ _TOO_LARGE = 3  # Exit code.
 def add_compile(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("--on", required=True, metavar="HARDWARE", help="as in tpu-v5p-512, gpu-h100-256")
-    parser.add_argument("--no-cache", action="store_true", help="compile again, though config and versions are the same")
+    parser.add_argument(
+        "--no-cache", action="store_true", help="compile again, though config and versions are the same"
+    )
     parser.set_defaults(run=_compile)
 
 
@@ -69,7 +71,7 @@ def _memory(report: Any) -> list[str]:
     def show(gib: float) -> str:
         return f"{gib * scale:,.2f}" if gib * scale >= 0.005 else "-"
 
-    rows = [(f"memory per chip, {unit}", *kinds, "all")]
+    rows: list[tuple[str, ...]] = [(f"memory per chip, {unit}", *kinds, "all")]
     shown = list(report.hbm_by_path.items())
     for path, parts in shown[:_SHOWN]:
         rows.append((path, *(show(parts.get(kind, 0)) for kind in kinds), show(sum(parts.values()))))
@@ -87,9 +89,15 @@ def _memory(report: Any) -> list[str]:
 def _collectives(report: Any) -> list[str]:
     if not report.collectives:
         return ["no collectives"]
-    rows = [("collectives of a step", "axis", "count", "GiB per chip", "beside other work")]
+    rows: list[tuple[str, ...]] = [("collectives of a step", "axis", "count", "GiB per chip", "beside other work")]
     rows += [
-        (each["kind"], each["axis"], f"{each['count']:,}", _gib(each["bytes"] / 2**30), "yes" if each["async"] else "no")
+        (
+            each["kind"],
+            each["axis"],
+            f"{each['count']:,}",
+            _gib(each["bytes"] / 2**30),
+            "yes" if each["async"] else "no",
+        )
         for each in report.collectives
     ]
     return _table(rows, left=2)

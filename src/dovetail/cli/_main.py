@@ -107,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in sampling.temperature=0.5")
     sample.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     sample.add_argument("--seed", type=int, default=0)
-    add_compile(command("compile", None, "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
+    add_compile(
+        command("compile", None, "Compile a recipe for chips that need not be here, and report.", recipe="recipe")
+    )
     command("doctor", doctor, "Say what this machine has, and what would make it faster.")
     add_bench(command("bench", None, "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", None, "Measure how many lines of other code features cost.", reports=False))

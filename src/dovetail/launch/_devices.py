@@ -12,8 +12,8 @@ _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_
 def start_devices(needed: Any, environ: Mapping[str, str]) -> None:
     """Joins the other processes of the run, if the variables name them, and gives the CPU as many devices as needed.
 
-    A CPU stands for as many devices as a mesh or hardware takes, so that any mesh can be tried; `JAX_NUM_CPU_DEVICES` says how
-    many instead. Where JAX finds an accelerator, that number changes nothing.
+    A CPU stands for as many devices as a mesh or hardware takes, so that any can be tried; `JAX_NUM_CPU_DEVICES` says
+    how many instead. Where JAX finds an accelerator, that number changes nothing.
     """
     import jax
 

@@ -4,7 +4,7 @@
 from ._compiled import compiled as compiled
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
-from ._rules import Changes as Changes
-from ._rules import Fitted as Fitted
 from ._report import Report as Report
 from ._report import compile_step as compile_step
+from ._rules import Changes as Changes
+from ._rules import Fitted as Fitted

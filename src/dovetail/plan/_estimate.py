@@ -61,9 +61,7 @@ def activation_bytes(cfg: Any, model: Model, mesh: Mesh, parts: int, policy: Rem
     rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
-    kept, layer = (
-        _kept_bytes(cfg.model, cfg.input.seq_len, each, cfg.compute_dtype) for each in (here, "save_dots")
-    )
+    kept, layer = (_kept_bytes(cfg.model, cfg.input.seq_len, each, cfg.compute_dtype) for each in (here, "save_dots"))
     return rows / split * (kept + 2 * layer / model.layers)
 
 

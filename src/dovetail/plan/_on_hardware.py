@@ -6,9 +6,10 @@ from typing import Any
 from dovetail.ops import (
     BlockedGroupedMatmul,
     BlockwiseAttention,
+    MegabloxGroupedMatmul,
+    SplashAttention,
 )
-from dovetail.ops.kernels import MegabloxGroupedMatmul, SplashAttention
-from dovetail.parallel import Hardware, MeshRule, hardware, rule_for
+from dovetail.parallel import MeshRule, hardware, rule_for
 
 from ._rules import Fitted
 

@@ -24,7 +24,14 @@ from dovetail.aot import (
 )
 from dovetail.config import replace_all
 from dovetail.module import specs
-from dovetail.ops import AttentionKernel, Choice, GroupedMatmul, ReferenceAttention, ReferenceGroupedMatmul, kernel_choices
+from dovetail.ops import (
+    AttentionKernel,
+    Choice,
+    GroupedMatmul,
+    ReferenceAttention,
+    ReferenceGroupedMatmul,
+    kernel_choices,
+)
 from dovetail.parallel import Hardware
 from dovetail.train import Program, size_of
 
@@ -134,7 +141,7 @@ def _bytes(leaf: Any) -> int:
 
 
 def _by_definition(cfg: Any) -> Any:
-    """Returns the config with the kernels that count every product once, so that no kernel changes the model's FLOPs."""
+    """Returns the config with kernels that count every product once, so that no kernel changes the model's FLOPs."""
     model = replace_all(AttentionKernel.Config, ReferenceAttention.Config(), missing="ok")(cfg.model)
     return cfg.set(model=replace_all(GroupedMatmul.Config, ReferenceGroupedMatmul.Config(), missing="ok")(model))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dovetail.config import REQUIRED, ConfigError, override, replace_all
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, Hardware, Mesh, MeshRule, divisors, fits, rule_for
+from dovetail.parallel import Batch, Hardware, Mesh, MeshRule, divisors, fits
 
 from ._estimate import Model, activation_bytes, describe, gathered_bytes, state_bytes
 
@@ -50,7 +50,9 @@ class Fitted(MeshRule):
         memory: float = 0.85  # Of what the chip has: the highest estimate.
 
     def apply(self, cfg: Any, hardware: Hardware) -> Any:
-        kernels = replace_all(AttentionKernel.Config, PreferredAttention.Config(kernels=self.cfg.attention), missing="ok")
+        kernels = replace_all(
+            AttentionKernel.Config, PreferredAttention.Config(kernels=self.cfg.attention), missing="ok"
+        )
         products = PreferredGroupedMatmul.Config(kernels=self.cfg.grouped_matmul)
         model = replace_all(GroupedMatmul.Config, products, missing="ok")(kernels(cfg.model))
         options = {**cfg.compiler_options, **self.cfg.compiler_options}
@@ -99,9 +101,10 @@ class Fitted(MeshRule):
         room = self.cfg.memory * _memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
         rows = cfg.input.batch_size // math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
         counts = [n for n in divisors(rows) if n <= _MICROBATCHES]
-        for parts, policy in itertools.product(counts, self.cfg.remat):
-            if activation_bytes(cfg, model, mesh, parts, policy) < room:
-                return parts, policy
+        for parts in counts:
+            for policy in self.cfg.remat:
+                if activation_bytes(cfg, model, mesh, parts, policy) < room:
+                    return parts, policy
         return counts[-1], self.cfg.remat[-1]
 
 

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail loc`: parse, measure, print."""
+
+import argparse
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.zoo import RECIPES, model
+
+_FOOTPRINT = "Count the lines that mention a feature outside its home."
+_GROWTH = "Apply features to many models and fit how the lines they take grow."
+_HISTORY = "List what commits to the home of a feature needed there and elsewhere."
+_CHECK = "Fail where a feature is mentioned more often than its budget allows."
+
+
+def add_loc(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurements to the parser of `dovetail loc`."""
+    names = parser.add_subparsers(dest="measurement", required=True, metavar="MEASUREMENT")
+
+    def measurement(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        added = names.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        added.add_argument("--json", action="store_true", help="print JSON")
+        return added
+
+    footprint = measurement("footprint", _footprint, _FOOTPRINT)
+    footprint.add_argument("--files", action="store_true", help="list the files of each feature, too")
+    history = measurement("history", _history, _HISTORY)
+    history.add_argument("--commits", nargs="+", default=(), metavar="COMMIT", help="these, instead of all")
+    check = measurement("check", _check, _CHECK)
+    for added in (footprint, history, check):
+        added.add_argument("features", nargs="*", metavar="FEATURE", help="all by default")
+        added.add_argument("--repo", type=Path, default=Path("."), metavar="DIR", help="this directory by default")
+        added.add_argument("--description", metavar="NAME", help="of a shipped description, or a .toml file")
+    growth = measurement("growth", _growth, _GROWTH)
+    growth.add_argument("--experiments", type=int, default=1000)
+    growth.add_argument("--trained", type=int, default=1, help="models of each feature that also train")
+    growth.add_argument("--seed", type=int, default=0)
+    growth.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; all cores by default")
+    growth.add_argument("--svg", type=Path, metavar="FILE", help="write a plot")
+
+
+def _footprint(args: argparse.Namespace) -> int:
+    from dovetail.loc.footprint import survey
+
+    found = survey(args.repo, _description(args), args.features)
+    if args.json:
+        print(json.dumps(_survey_json(found), indent=2))
+        return 0
+    about = found.description
+    print(f"{about.name}: {found.lines:,} lines of code in {found.files} files")
+    rows = [
+        (each.feature.name, each.home_lines, len(each.per_file), len(each.mentions), len(each.counted))
+        for each in found.footprints
+    ]
+    print(_table(("feature", "home lines", "files outside", "lines outside", "without users"), rows))
+    for each in found.footprints if args.files else ():
+        print(f"\n{each.feature.name}")
+        print("\n".join(f"{count:6}  {path}" for path, count in each.per_file.items()))
+    print(*(f"not read: {path}" for path in found.unread), sep="\n", end="\n" if found.unread else "")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from dovetail.loc.footprint import survey
+
+    found = [
+        each
+        for each in survey(args.repo, _description(args), args.features).footprints
+        if each.feature.budget is not None
+    ]
+    over = [each for each in found if each.exceeds]
+    if args.json:
+        budgets = {each.feature.name: {"lines": len(each.counted), "budget": each.feature.budget} for each in found}
+        lines = {each.feature.name: list(map(str, each.counted)) for each in over}
+        print(json.dumps({"budgets": budgets, "exceeded": lines}, indent=2))
+        return 1 if over else 0
+    rows = [(each.feature.name, len(each.counted), each.feature.budget) for each in found]
+    print(_table(("feature", "lines", "budget"), rows))
+    for each in over:
+        print(f"\n{each.feature.name}: {len(each.counted)} lines mention it, {each.feature.budget} may:")
+        print(*each.counted, sep="\n")
+    return 1 if over else 0
+
+
+def _history(args: argparse.Namespace) -> int:
+    from dovetail.loc.history import history
+
+    about = _description(args)
+    found = {each.name: history(args.repo, about, each, args.commits) for each in about.select(args.features)}
+    if args.json:
+        data = {name: [_commit_json(commit) for commit in commits] for name, commits in found.items()}
+        print(json.dumps(data, indent=2))
+        return 0
+    for name, commits in found.items():
+        rows = [
+            (
+                each.name,
+                each.date,
+                _changed(each.count(home=True)),
+                _changed(each.count(home=False)),
+                each.mentions,
+                each.subject[:50],
+            )
+            for each in commits
+        ]
+        columns = ("commit", "date", "at home", "elsewhere", "that mention it", "subject")
+        print(f"{name}\n{_table(columns, rows)}\n")
+    return 0
+
+
+def _growth(args: argparse.Namespace) -> int:
+    from dovetail.config import ConfigError
+
+    for name, least in (("experiments", 1), ("workers", 1), ("trained", 0)):
+        if getattr(args, name) < least:
+            raise ConfigError(f"--{name} is {getattr(args, name)}, expected at least {least}.")
+    from dovetail.launch import start_devices
+    from dovetail.loc._description import load
+    from dovetail.loc._plot import growth_plot
+    from dovetail.loc.growth import Base, grow, grow_classical
+    from dovetail.parallel import parse_mesh
+
+    start_devices(parse_mesh("data=4"), os.environ)
+    bases = [Base(name, entry.family, functools.partial(model, name)) for name, entry in RECIPES.items()]
+    chosen = {name: getattr(args, name) for name in ("experiments", "trained", "seed", "workers")}
+    found, designs = grow(bases, **chosen, log=_log), grow_classical()
+    over = _over_budget(found.features, load("dovetail").features)
+    classical = {design: {name: each.as_json() for name, each in some.items()} for design, some in designs.items()}
+    record = {**found.as_json(), "designs": classical, "over_budget": over}
+    if args.svg:
+        args.svg.write_text(growth_plot(record), "utf-8")
+    if args.json:
+        print(json.dumps(record, indent=2))
+    else:
+        print(_growth_text(found, designs))
+        print(*found.failures, *over, sep="\n", end="\n" if found.failures or over else "")
+    return 1 if found.failures or over else 0
+
+
+def _over_budget(measured: Any, features: Any) -> list[str]:
+    """Returns what takes more lines than it may, or more of them for more models or variants."""
+    found: list[str] = []
+    for name, each in measured.items():
+        allowed = features[name].modifier if name in features else None
+        if allowed is not None and each.lines > allowed:
+            found.append(f"{name}: {each.lines} lines to apply it, {allowed} are allowed.")
+        if each.growth.models.high > 0 or each.growth.variants.high > 0:
+            found.append(f"{name}: lines grow with models or variants.")
+    return found
+
+
+def _growth_text(found: Any, designs: Any) -> str:
+    designs = {"dovetail": found.features, **designs}
+    rows = [
+        (design, name, each.lines, str(each.growth.models), str(each.growth.variants), each.models, each.variants)
+        for design, features in designs.items()
+        for name, each in features.items()
+    ]
+    columns = ("design", "feature", "lines", "exponent of models", "exponent of variants", "models", "variants")
+    trained = sum(each.trained for each in found.experiments)
+    return (
+        f"{_table(columns, rows)}\n{len(found.experiments)} experiments, of which {trained} trained; "
+        f"{len(found.failures)} failed; models drawn from {found.pool:,}; {found.seconds:.0f} s"
+    )
+
+
+def _description(args: argparse.Namespace) -> Any:
+    from dovetail.config import ConfigError
+    from dovetail.loc._description import describe, load
+
+    if not args.repo.is_dir():
+        raise ConfigError(f"{args.repo}: no such directory.")
+    return load(args.description) if args.description else describe(args.repo)
+
+
+def _survey_json(found: Any) -> dict[str, Any]:
+    return {
+        "repository": found.description.name,
+        "files": found.files,
+        "lines": found.lines,
+        "unread": found.unread,
+        "features": {
+            each.feature.name: {
+                "home_lines": each.home_lines,
+                "files": len(each.per_file),
+                "lines": len(each.mentions),
+                "lines_without_users": len(each.counted),
+                "per_file": each.per_file,
+                "recorded": {**each.feature.recorded, "commit": found.description.commit},
+            }
+            for each in found.footprints
+        },
+    }
+
+
+def _commit_json(commit: Any) -> dict[str, Any]:
+    sides = {name: commit.count(home=name == "home") for name in ("home", "elsewhere")}
+    counts = {name: dict(zip(("files", "added", "removed"), side, strict=True)) for name, side in sides.items()}
+    return {
+        "commit": commit.name,
+        "date": commit.date,
+        "subject": commit.subject,
+        **counts,
+        "mentions": commit.mentions,
+    }
+
+
+def _changed(count: tuple[int, int, int]) -> str:
+    files, added, removed = count
+    return f"{files} files +{added} -{removed}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns rows in columns; numbers stand at the right."""
+    cells = [tuple(head), *(tuple(f"{v:,}" if isinstance(v, int) else str(v) for v in row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [all(cell.replace(",", "").isdigit() for cell in column[1:]) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr)

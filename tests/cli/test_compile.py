@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware on the command line: `show`, `diff` and `train` on it, and `compile` for it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_show_prints_the_config_for_the_hardware(capsys):
+    assert main(["show", "llama2-70b", "--on", "tpu-v5p-1024"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "mesh.fsdp = 512" in lines
+    assert "compute_dtype = 'bfloat16'" in lines
+    assert "model.stack.layer.mixer.kernel.kernels[0] = dovetail.ops.SplashAttention.Config" in lines
+
+
+def test_diff_between_hardware_shows_only_what_hardware_changes(capsys):
+    assert main(["diff", "llama2-70b@tpu-v5p-1024", "llama2-70b@gpu-h100-512", "--json"]) == 0
+    paths = [each["path"] for each in json.loads(capsys.readouterr().out)]
+    starts = ("mesh", "remat", "num_microbatches", "compiler_options", "model.stack.layer.mixer.kernel")
+    assert paths
+    assert [path for path in paths if not path.startswith(starts)] == []
+
+
+def test_overrides_win_and_are_known_to_the_rules(capsys):
+    assert main(["show", "llama2-7b", "--on", "tpu-v5p-512", "remat=full", "input.batch_size=512", "mesh.data=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"remat = 'full'", "mesh.data = 2", "mesh.fsdp = 256"} <= set(lines)
+
+
+def test_train_on_the_hardware_that_is_there(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["train", "qwen3-tiny", "--on", "cpu-4", "steps=1", f"directory={run}"]) == 0
+    assert "mesh.fsdp = 4" in (Path(run) / "config.txt").read_text().splitlines()
+
+
+def test_a_config_for_tpus_trains_on_a_cpu_and_says_what_it_runs_instead(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    command = ["train", "qwen3-tiny", "--on", "tpu-v5e-8", "steps=1", "input.seq_len=128", f"directory={run}"]
+    assert main(command) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "BlockwiseAttention; not SplashAttention: it runs on tpu, this is cpu" in shown
+    metrics = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    assert any(name.startswith("fallback/model.stack.layer.mixer.kernel") for each in metrics for name in each)
+
+
+def test_compile_reports_and_answers_at_once_the_second_time(capsys):
+    command = ["compile", "qwen3-tiny", "--on", "cpu-4"]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    fields = "fits hbm_per_chip_gib hbm_by_path model_flops hardware_flops collectives kernels compile_seconds versions"
+    assert set(fields.split()) <= set(report)
+    assert (report["recipe"], report["hardware"], report["cached"]) == ("qwen3-tiny", "cpu-4", False)
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == report | {"cached": True}
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "qwen3-tiny on cpu-4: 4 chips, mesh fsdp=4, remat none"
+    assert lines[2].startswith("compiled in ")
+    assert "(kept from before)" in lines[2]
+    assert any(line.startswith("model.stack.layer.ffn") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "arguments,text",
+    [
+        (["llama2-7b", "--on", "tpu-v5p-500"], "hardware 'tpu-v5p-500': tpu-v5p does not come in 500."),
+        (["llama2-7b", "--on", "tpu-v9-8"], "there is no chip 'tpu-v9'."),
+        (["llama2-7b", "--on", "trn2-64"], "no compiler for AWS Trainium2"),
+        (["no-such", "--on", "cpu-4"], "no recipe is called 'no-such'."),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_message_and_exit_2(arguments, text, capsys):
+    assert main(["compile", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("dovetail compile: ")
+    assert text in message
