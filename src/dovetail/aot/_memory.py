@@ -147,7 +147,9 @@ def _origins(program: Hlo, name: str, index: int | None, depth: int = 6) -> Iter
         result = program.results[each.name].operands
         if index < len(result):
             yield from _origins(program, result[index], None, depth - 1)
-    elif each.opcode in _MOVES or "dynamic-update-slice" in each.name:
+    elif each.opcode in _MOVES or each.op_name.endswith("dynamic_update_slice"):
         place = int(each.attribute(r"index=(\d+)") or -1) if each.opcode == "get-tuple-element" else -1
         for operand in each.operands:
             yield from _origins(program, operand, place if place >= 0 else None, depth - 1)
+        for called in each.called:  # What was fused with the move.
+            yield from (inner.op_name for inner in program.computations.get(called, ()) if inner.op_name)

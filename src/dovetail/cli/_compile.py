@@ -29,7 +29,7 @@ def _compile(args: argparse.Namespace) -> int:
 
     cfg, found = start(args.recipe, args.overrides, on=args.on), hardware(args.on)
     if sys.stderr.isatty():
-        print(f"compiling for {found.num_chips} chips; this takes a minute or a few ...", file=sys.stderr)
+        print(f"compiling for {found.name}; this takes a minute or a few ...", file=sys.stderr)
     report, cached = compiled(cfg, found, use_cache=not args.no_cache)
     if args.json:
         print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))
@@ -46,7 +46,7 @@ def _text(recipe: str, report: Any, cached: bool) -> str:
     limit = "" if report.hbm_limit_gib is None else f" of {report.hbm_limit_gib:.1f}"
     verdict = "fits" if report.fits else "does not fit"
     lines = [
-        f"{recipe} on {report.hardware}: {report.chips} chips, mesh {mesh}, remat {report.remat}",
+        f"{recipe} on {report.hardware}: {report.chips} chip{"s" * (report.chips > 1)}, mesh {mesh}, remat {report.remat}",
         f"a step: {report.tokens_per_step:,} tokens{parts}, {report.parameters:,} parameters",
         f"compiled in {report.compile_seconds:.0f} s{kept} with {versions}",
         f"{verdict}: {report.hbm_per_chip_gib:.1f}{limit} GiB per chip",
