@@ -66,3 +66,59 @@ def test_a_loop_counts_as_often_as_it_runs():
     (found,) = collectives(text, {"a": 8})
     assert (found.kind, found.axes, found.count, found.bytes) == ("all-gather", ("a",), 5, 16 * 16 * 4)
     assert "while/body" in found.path
+
+
+_PIECES = """\
+%async_collective_fusion.1 (p1: bf16[1,16]) -> bf16[1,256] {
+  %p1 = bf16[1,16]{1,0} parameter(0)
+  ROOT %ag1 = bf16[1,256]{1,0} all-gather(%p1), channel_id=3, replica_groups=[1,16]<=[16], metadata={op_name="a"}
+}
+%async_collective_fusion.2 (p2: bf16[1,16]) -> bf16[1,256] {
+  %p2 = bf16[1,16]{1,0} parameter(0)
+  ROOT %ag2 = bf16[1,256]{1,0} all-gather(%p2), channel_id=3, replica_groups=[1,16]<=[16], metadata={op_name="a"}
+}
+%async_collective_fusion.3 (p3: bf16[1,16]) -> bf16[1,256] {
+  %p3 = bf16[1,16]{1,0} parameter(0)
+  ROOT %ag3 = bf16[1,256]{1,0} all-gather(%p3), channel_id=3, replica_groups=[1,16]<=[16], metadata={op_name="a"}
+}
+%wrapped (q: f32[8]) -> f32[8] {
+  %q = f32[8]{0} parameter(0)
+  ROOT %a2a = f32[8]{0} all-to-all(%q), channel_id=1, replica_groups=[1,16]<=[16], metadata={op_name="b"}
+}
+%wrapped.2 (r: f32[8]) -> f32[8] {
+  %r = f32[8]{0} parameter(0)
+  ROOT %a2a.2 = f32[8]{0} all-to-all(%r), channel_id=1, replica_groups=[1,16]<=[16], metadata={op_name="b"}
+}
+%core (s: f32[4]) -> f32[4] {
+  %s = f32[4]{0} parameter(0)
+  ROOT %ar = f32[4]{0} all-reduce(%s), channel_id=4, replica_groups=[1,16]<=[16], to_apply=%add
+}
+%rare (t: f32[4]) -> f32[4] {
+  %t = f32[4]{0} parameter(0)
+  ROOT %ar.2 = f32[4]{0} all-reduce(%t), channel_id=5, replica_groups=[1,16]<=[16], to_apply=%add
+}
+ENTRY %main (x: bf16[1,16], y: f32[8], z: f32[4]) -> bf16[1,256] {
+  %x = bf16[1,16]{1,0} parameter(0)
+  %y = f32[8]{0} parameter(1)
+  %z = f32[4]{0} parameter(2)
+  %async-collective-start = bf16[1,256]{1,0} fusion(%x), kind=kCustom, calls=%async_collective_fusion.1
+  %step = bf16[1,256]{1,0} fusion(%x), kind=kOutput, calls=%async_collective_fusion.2
+  %one = f32[8]{0} async-start(%y), calls=%wrapped
+  %two = f32[8]{0} async-start(%y), calls=%wrapped.2
+  %sparse = f32[4]{0} call-start(%z), async_execution_thread="sparsecore", to_apply=%core
+  %seldom = f32[4]{0} call(%z), to_apply=%rare, metadata={op_name="jit(step)/rarely/call"}
+  %again = f32[4]{0} all-reduce(%z), channel_id=6, replica_groups=[1,16]<=[16], to_apply=%add
+  ROOT %done = bf16[1,256]{1,0} fusion(%x), kind=kCustom, calls=%async_collective_fusion.3
+}
+"""
+
+
+def test_what_runs_beside_other_work_is_told_apart_and_counted_once():
+    found = [(each.kind, each.count, each.bytes, each.asynchronous) for each in collectives(_PIECES, {"fsdp": 16})]
+    assert sorted(found) == [
+        ("all-gather", 1, 512, True),
+        ("all-reduce", 1, 16, False),
+        ("all-reduce", 1, 16, True),
+        ("all-to-all", 1, 32, True),
+        ("all-to-all", 1, 32, True),
+    ]

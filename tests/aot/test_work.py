@@ -120,3 +120,16 @@ def test_kernels_count_by_their_grid_and_not_if_nobody_uses_them():
     for used, times in ((True, 3), (False, 0)):
         jaxpr = jax.make_jaxpr(lambda x, used=used: loop(x, used))(x).jaxpr
         assert count_kernel_flops(jaxpr) == times * once
+
+
+def test_attention_of_gpus_counts_all_its_products():
+    from jax.experimental.pallas.ops.gpu import attention
+
+    q = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.float32)
+
+    def loss(q):
+        return jnp.sum(attention.mha(q, q, q, None, interpret=True))
+
+    product = 2 * 2 * 4 * 128 * 128 * 64
+    assert count_kernel_flops(jax.make_jaxpr(loss)(q).jaxpr) == 2 * product
+    assert count_kernel_flops(jax.make_jaxpr(jax.grad(loss))(q).jaxpr) == 9 * product

@@ -32,7 +32,7 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     Devices are numbered along the mesh in the order of its axes. Loops count as often as they run.
     """
     program, groups = Hlo(text), _groups_of_axes(mesh)
-    beside, seen = _beside(program), set[str | None]()
+    beside, seen = _beside(program), set[tuple[str | None, str]]()
     found: list[Collective] = []
     for name, body in program.computations.items():
         for each in body:
@@ -40,11 +40,11 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
             if kind not in _KINDS or not program.runs.get(name):
                 continue
             asynchronous = each.opcode.endswith("-start") or name in beside
-            if name in beside:  # TPUs split one that runs beside other work into pieces, each of which mentions it.
-                channel = each.attribute(r"channel_id=(\d+)")
-                if channel in seen:
+            if beside.get(name) == "pieces":
+                piece = each.attribute(r"channel_id=(\d+)"), each.op_name
+                if piece in seen:
                     continue
-                seen.add(channel)
+                seen.add(piece)
             members = _members(each.rest, math.prod(mesh.values()))
             size = _size(kind, each, len(members[0]))
             found.append(
@@ -55,16 +55,20 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     return found
 
 
-def _beside(program: Hlo) -> set[str]:
-    """Returns the computations that run beside others: fused into other work, or on another unit of the chip."""
-    found: set[str] = set()
+def _beside(program: Hlo) -> dict[str, str]:
+    """Returns the computations that run beside others, and how: as a whole, or fused into other work in pieces.
+
+    Each of the pieces, into which TPUs split a collective, mentions it.
+    """
+    found: dict[str, str] = {}
     for each in program.instructions.values():
         for called in each.called:
-            fused = "async_collective" in called or each.name.startswith("async-collective")
-            if fused or each.opcode in ("call-start", "async-start"):
-                found.add(called)
-    for name in list(found):
-        found.update(below for each in program.computations.get(name, ()) for below in each.called)
+            if "async_collective" in called or each.name.startswith("async-collective"):
+                found[called] = "pieces"
+            elif each.opcode in ("call-start", "async-start"):
+                found[called] = "whole"
+    for name, how in list(found.items()):
+        found |= {below: how for each in program.computations.get(name, ()) for below in each.called}
     return found
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+RARELY = "rarely"  # A scope (`jax.named_scope`) for code that a step hardly ever runs.
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
@@ -81,12 +82,14 @@ class Hlo:
 
     @functools.cached_property
     def runs(self) -> Mapping[str, int]:
-        """How often a step runs each computation."""
+        """How often a step runs each computation; 0 for what runs rarely, as its scope says."""
         runs: dict[str, int] = defaultdict(int)
 
         def visit(name: str, times: int) -> None:
             runs[name] += times
             for each in self.computations.get(name, ()):
+                if RARELY in each.op_name:
+                    continue
                 condition = _CONDITION.search(each.rest)
                 trips = self._trips(each, condition.group(1)) if condition else 1
                 for called in each.called:

@@ -56,7 +56,8 @@ class Exchange:
 
         def others(total: Array) -> Array:
             numbers = jnp.arange(1, most, dtype=self.rounds.dtype)
-            return jax.lax.scan(jax.checkpoint(body, prevent_cse=False), total, numbers)[0]
+            with jax.named_scope("rarely"):  # Reports on programs do not count it: see `dovetail.aot`.
+                return jax.lax.scan(jax.checkpoint(body, prevent_cse=False), total, numbers)[0]
 
         return jax.checkpoint(lambda total: jax.lax.cond(self.rounds > 1, others, lambda total: total, total))(first)
 

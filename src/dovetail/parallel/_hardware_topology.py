@@ -54,8 +54,10 @@ def gpu_target(hw: Hardware) -> str:
         for dtype, ops in target.matrix_ops.items()
         for key in _DTYPES[dtype]
     )
+    # Without a version of CUDA, the compiler takes it for one that cannot multiply 8-bit floating point.
     return f"""\
 platform_name: "CUDA"
+runtime_version {{ major: 12 minor: 9 patch: 0 }}
 device_description_str: "{target.description}"
 gpu_device_info {{
   cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {features} }}

@@ -2,7 +2,7 @@
 """How much memory a run will need on each device, before anything is compiled: good enough to choose between options.
 
 The state is exact. Activations are those that the backward pass is handed, found by tracing. What a layer needs while
-it runs is taken to be twice what its matrix products leave behind.
+its own backward pass runs is what it would leave behind without remat.
 """
 
 import functools
@@ -61,8 +61,8 @@ def activation_bytes(cfg: Any, model: Model, mesh: Mesh, parts: int, policy: Rem
     rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
-    kept, layer = (_kept_bytes(cfg.model, cfg.input.seq_len, each, cfg.compute_dtype) for each in (here, "save_dots"))
-    return rows / split * (kept + 2 * layer / model.layers)
+    kept, layer = (_kept_bytes(cfg.model, cfg.input.seq_len, each, cfg.compute_dtype) for each in (here, "none"))
+    return rows / split * (kept + layer / model.layers)
 
 
 @functools.lru_cache(maxsize=32)

@@ -7,7 +7,11 @@ from dovetail.ops import (
     BlockedGroupedMatmul,
     BlockwiseAttention,
     MegabloxGroupedMatmul,
+    NeuronAttention,
+    RaggedDot,
     SplashAttention,
+    TritonAttention,
+    TritonGroupedMatmul,
 )
 from dovetail.parallel import MeshRule, hardware, rule_for
 
@@ -27,17 +31,21 @@ _OVERLAP = {
 _TPU = Fitted.Config(
     hardware="tpu-*",
     attention=(SplashAttention.Config(), BlockwiseAttention.Config()),
-    grouped_matmul=(MegabloxGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
+    grouped_matmul=(MegabloxGroupedMatmul.Config(), RaggedDot.Config()),
     remat=("save_dots", "save_qkvo", "offload_qkvo", "full"),
     compiler_options={"tpu": _OVERLAP},
 )
 _GPU = Fitted.Config(
     hardware="gpu-*",
-    attention=(BlockwiseAttention.Config(),),
-    grouped_matmul=(BlockedGroupedMatmul.Config(),),
+    attention=(TritonAttention.Config(), BlockwiseAttention.Config()),
+    grouped_matmul=(TritonGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
     expert=8,
 )
-_TRAINIUM = _GPU.set(hardware="trn*")
+_TRAINIUM = Fitted.Config(
+    hardware="trn*",
+    attention=(NeuronAttention.Config(), BlockwiseAttention.Config()),
+    grouped_matmul=(RaggedDot.Config(),),
+)
 _CPU = Fitted.Config(
     hardware="cpu-*",
     attention=(BlockwiseAttention.Config(),),
