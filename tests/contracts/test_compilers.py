@@ -35,7 +35,7 @@ print(json.dumps(compile_step(cfg, hardware({on!r}))._asdict()))
 
 
 def _report(name, on, platform):
-    return json.loads(compilers.run(_CODE.format(name=name, on=on), platform).splitlines()[-1])
+    return json.loads(compilers.run(platform, _CODE.format(name=name, on=on)).splitlines()[-1])
 
 
 def _check(report):
@@ -82,7 +82,7 @@ print(compile_for(step.lower(given)).text)
 )
 def test_a_gather_over_a_torus_uses_its_rings(on, algorithm):
     """Without wrap-around links, or with devices in another order, the compiler makes an all-reduce of it."""
-    text = compilers.run(_GATHER.format(on=on), "tpu")
+    text = compilers.run("tpu", _GATHER.format(on=on))
     emitters = set(re.findall(r'"emitter":"(\w+)"', text))
     assert any(each.startswith(algorithm) for each in emitters), emitters
     assert " all-reduce(" not in text

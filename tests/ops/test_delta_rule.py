@@ -50,13 +50,13 @@ def test_chunks_are_the_rule_with_its_gradient(chunk):
 
 
 def test_the_state_goes_on_from_call_to_call_and_a_call_may_be_of_one_position():
-    document = np.zeros((B, T), int)
+    compiled, document = jax.jit(run), np.zeros((B, T), int)
     query, key, value, log_decay, strength, state = inputs()
-    want = run(*inputs(), document=document)
+    want = compiled(*inputs(), document=document)
     parts = []
     for i, j in ((0, 4), (4, 5), (5, 7)):
         q, k, v, g, s = (x[:, i:j] for x in (query, key, value, log_decay, strength))
-        out, state = run(q, k, v, g, s, state, document=document[:, i:j])
+        out, state = compiled(q, k, v, g, s, state, document=document[:, i:j])
         parts.append(out)
     assert_same((jnp.concatenate(parts, axis=1), state), want)
 
@@ -65,7 +65,7 @@ def test_what_is_written_at_full_strength_is_read_back_whatever_was_there():
     key = jnp.eye(K)[None, [0, 1, 0], None]  # Twice at the first key.
     value = normal(0, (1, 3, 1, V))
     ones, state = jnp.ones((1, 3, 1)), normal(1, (1, 1, K, V))
-    out, last = run(key, key, value, 0 * ones, ones, state, document=np.zeros((1, 3), int))
+    out, last = jax.jit(run)(key, key, value, 0 * ones, ones, state, document=np.zeros((1, 3), int))
     assert_same(out, value)
     assert_same(last[0, 0], jnp.stack([value[0, 2, 0], value[0, 1, 0], state[0, 0, 2]]))
 

@@ -2,14 +2,12 @@
 """Hardware as compilers want it: what is handed to them, and, where they are installed, what they make of it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from dovetail.config import ConfigError
 from dovetail.parallel import CHIPS, gpu_target, gpu_topology, hardware, tpu_topology
+from support import compilers
 
 PLACES = [
     *(
@@ -78,20 +76,13 @@ print(json.dumps({name: facts(name) for name in json.loads(sys.argv[1])}))
 """
 
 
-def run(program, argument):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    env |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(argument)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def run(platform, program, argument):
+    return json.loads(compilers.run(platform, program, json.dumps(argument)).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def tpus():
-    pytest.importorskip("libtpu")
-    return run(TPU_PROGRAM, [PLACES, GATHERS])
+    return run("tpu", TPU_PROGRAM, [PLACES, GATHERS])
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -116,8 +107,7 @@ def test_rings_decide_what_becomes_of_an_all_gather(tpus):
 
 
 def test_the_gpu_compiler_takes_every_description():
-    pytest.importorskip("jax_cuda12_plugin")
-    found = run(GPU_PROGRAM, GPUS)
+    found = run("cuda", GPU_PROGRAM, GPUS)
     for name in GPUS:
         hw = hardware(name)
         assert hw.chip.target is not None

@@ -40,13 +40,14 @@ def _compile(args: argparse.Namespace) -> int:
 
 def _text(recipe: str, report: Any, cached: bool) -> str:
     mesh = ",".join(f"{axis}={size}" for axis, size in report.mesh.items()) or "one device"
+    chips = "1 chip" if report.chips == 1 else f"{report.chips:,} chips"
     parts = "" if report.num_microbatches == 1 else f" in {report.num_microbatches} microbatches"
     versions = ", ".join(f"{name} {number}" for name, number in report.versions.items())
     kept = " (kept from before)" if cached else ""
     limit = "" if report.hbm_limit_gib is None else f" of {report.hbm_limit_gib:.1f}"
     verdict = "fits" if report.fits else "does not fit"
     lines = [
-        f"{recipe} on {report.hardware}: {report.chips} chip{"s" * (report.chips > 1)}, mesh {mesh}, remat {report.remat}",
+        f"{recipe} on {report.hardware}: {chips}, mesh {mesh}, remat {report.remat}",
         f"a step: {report.tokens_per_step:,} tokens{parts}, {report.parameters:,} parameters",
         f"compiled in {report.compile_seconds:.0f} s{kept} with {versions}",
         f"{verdict}: {report.hbm_per_chip_gib:.1f}{limit} GiB per chip",

@@ -9,7 +9,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ._errors import ConfigError, did_you_mean
@@ -87,17 +87,17 @@ def _permit(module: str, qualname: str, allowed: tuple[str, ...] | None, public:
         raise ConfigError(f"{module}:{qualname} is private to its package. A file may refer to public names only.")
 
 
-def _public_homes(module: str) -> list[str]:
-    """Modules that may re-export what a private one defines, the likely ones first, then all of the package.
+def _public_homes(module: str) -> Iterator[str]:
+    """Yields modules that may re-export what a private one defines, the likely ones first, then all of the package.
 
     `jax._src.nn.functions` gives `jax`, `jax.nn`, `jax.nn.functions`, ...; a public module gives nothing.
     """
     if not _is_private(module):
-        return []
+        return
     package, *below = (part for part in module.split(".") if not part.startswith("_"))
-    near = [".".join([package, *below[:i]]) for i in range(len(below) + 1)]
+    yield from (".".join([package, *below[:i]]) for i in range(len(below) + 1))
     known = [name for name in sys.modules if name.startswith(f"{package}.") and not _is_private(name)]
-    return [*near, *sorted(known, key=lambda name: (name.count("."), name))]
+    yield from sorted(known, key=lambda name: (name.count("."), name))
 
 
 def _is_private(path: str) -> bool:

@@ -31,6 +31,7 @@ from ._norm import Norm as Norm
 from ._norm import RMSNorm as RMSNorm
 from ._position_bias import ALiBi as ALiBi
 from ._position_bias import PositionBias as PositionBias
+from ._quantised import Float8Linear as Float8Linear
 from ._quantised import Int8Linear as Int8Linear
 from ._remat import POLICIES as POLICIES
 from ._remat import RematPolicy as RematPolicy

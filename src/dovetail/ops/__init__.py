@@ -6,7 +6,6 @@ from ._attention import AttentionInputs as AttentionInputs
 from ._attention import AttentionKernel as AttentionKernel
 from ._attention import Part as Part
 from ._attention import Parts as Parts
-from ._attention import PreferredAttention as PreferredAttention
 from ._attention import ReferenceAttention as ReferenceAttention
 from ._attention import Scoring as Scoring
 from ._blocks import Attended as Attended
@@ -28,6 +27,9 @@ from ._cross_entropy import TokenLoss as TokenLoss
 from ._cross_entropy import chunked_token_loss as chunked_token_loss
 from ._cross_entropy import token_loss as token_loss
 from ._delta_rule import gated_delta_rule as gated_delta_rule
+from ._eight_bits import Rounded as Rounded
+from ._eight_bits import float8_matmul as float8_matmul
+from ._eight_bits import int8_matmul as int8_matmul
 from ._gated import Gated as Gated
 from ._gated import clamped_swiglu as clamped_swiglu
 from ._gated import gated as gated
@@ -37,7 +39,6 @@ from ._grouped import PreferredGroupedMatmul as PreferredGroupedMatmul
 from ._grouped import RaggedDot as RaggedDot
 from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
 from ._grouped import row_groups as row_groups
-from ._int8 import int8_matmul as int8_matmul
 from ._masks import EMPTY as EMPTY
 from ._masks import And as And
 from ._masks import Causal as Causal
@@ -54,6 +55,7 @@ from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
 from ._platform import runs_on as runs_on
 from ._platform import target as target
+from ._preferred import PreferredAttention as PreferredAttention
 from ._query_blocks import QueryBlockAttention as QueryBlockAttention
 from ._rope import llama3_frequencies as llama3_frequencies
 from ._rope import ntk_frequencies as ntk_frequencies
@@ -65,9 +67,9 @@ from ._score_bias import LinearBias as LinearBias
 from ._score_bias import ScoreBias as ScoreBias
 from ._score_bias import alibi_slopes as alibi_slopes
 from ._state_space import state_space as state_space
-from .kernels import CudnnAttention as CudnnAttention
-from .kernels import MegabloxGroupedMatmul as MegabloxGroupedMatmul
-from .kernels import NeuronAttention as NeuronAttention
-from .kernels import SplashAttention as SplashAttention
-from .kernels import TritonAttention as TritonAttention
-from .kernels import TritonGroupedMatmul as TritonGroupedMatmul
+from .kernels._cudnn import CudnnAttention as CudnnAttention
+from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
+from .kernels._neuron import NeuronAttention as NeuronAttention
+from .kernels._splash import SplashAttention as SplashAttention
+from .kernels._triton import TritonAttention as TritonAttention
+from .kernels._triton_grouped import TritonGroupedMatmul as TritonGroupedMatmul

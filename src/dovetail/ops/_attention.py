@@ -14,7 +14,7 @@ from jax import Array
 
 from dovetail.config import Component
 
-from ._choice import Support, choose
+from ._choice import Support
 from ._masks import Mask, Tokens
 from ._score_bias import ScoreBias
 
@@ -162,26 +162,6 @@ class ReferenceAttention(AttentionKernel):
         weights = weights / jnp.where(total == 0, 1.0, total)
         out = jnp.einsum("bgrts,bsgk->btgrk", weights.astype(v.dtype), v)
         return out.reshape(*q.shape[:3], v.shape[-1]).astype(q.dtype)
-
-
-class PreferredAttention(AttentionKernel):
-    """The first of several kernels that computes what it is asked for; see `kernel_choices`."""
-
-    class Config(AttentionKernel.Config):
-        kernels: tuple[AttentionKernel.Config, ...] = (ReferenceAttention.Config(),)  # The best ones first.
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self._kernels: list[AttentionKernel] = [
-            kernel.build(path=f"{self._path}.kernels[{i}]".removeprefix(".")) for i, kernel in enumerate(cfg.kernels)
-        ]
-
-    def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
-        def supports(kernel: AttentionKernel) -> Support:
-            return kernel.supports(inputs, scoring, aligned)
-
-        kernel = choose(self._path or "PreferredAttention", self._kernels, supports)
-        return kernel.attend(inputs, scoring, aligned)
 
 
 def by_group(per_head: Array, num_groups: int) -> Array:

@@ -16,6 +16,12 @@ def target() -> str:
     return "cuda" if platform == "gpu" else platform
 
 
+def device_kind() -> str:
+    """Returns what kind of devices these are, as JAX calls it: "TPU v5"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
 def runs_on(platform: str) -> Support:
     """Refuses if the program is for another platform."""
     here = target()

@@ -6,6 +6,7 @@ from typing import Any
 from dovetail.ops import (
     BlockedGroupedMatmul,
     BlockwiseAttention,
+    CudnnAttention,
     MegabloxGroupedMatmul,
     NeuronAttention,
     RaggedDot,
@@ -37,7 +38,7 @@ _TPU = Fitted.Config(
 )
 _GPU = Fitted.Config(
     hardware="gpu-*",
-    attention=(TritonAttention.Config(), BlockwiseAttention.Config()),
+    attention=(TritonAttention.Config(), CudnnAttention.Config(), BlockwiseAttention.Config()),
     grouped_matmul=(TritonGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
     expert=8,
 )

@@ -12,7 +12,7 @@ from jax import Array
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from .._choice import Support
 from .._platform import runs_on
-from ._band import band_of
+from ._band import band_of, offers
 from ._residuals import with_named_residuals
 
 
@@ -20,23 +20,19 @@ class CudnnAttention(AttentionKernel):
     """The fused attention of NVIDIA's cuDNN library."""
 
     def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
-        q, k, v, tokens, _, bias, sinks = inputs
         if not (here := runs_on("cuda")):
             return here
         if aligned is not True:
             return Support("queries and keys are different tokens")
+        dtype, key_dim, value_dim = inputs.q.dtype, inputs.k.shape[-1], inputs.v.shape[-1]
+        if dtype not in (jnp.bfloat16, jnp.float16):
+            return Support(f"cuDNN does not offer {dtype}")
+        if key_dim != value_dim or key_dim % 8 or key_dim > 128:
+            return Support(f"keys have dim {key_dim}, values {value_dim}: expected one multiple of 8 up to 128")
         band = band_of(scoring.mask)
-        if band is None or (band.window is not None and not band.causal):
-            return Support(f"the mask {scoring.mask} is not offered by cuDNN")
-        if band.documents and tokens.segment is not None:
-            return Support("packed documents are not offered by cuDNN")
-        for name, value in (("soft_cap", scoring.soft_cap), ("a bias", bias), ("a sink", sinks)):
-            if value is not None:
-                return Support(f"{name} is not offered by cuDNN")
-        if q.dtype not in (jnp.bfloat16, jnp.float16):
-            return Support(f"{q.dtype} is not offered by cuDNN")
-        if k.shape[-1] != v.shape[-1] or k.shape[-1] % 8 or k.shape[-1] > 128:
-            return Support(f"dims {k.shape[-1]} of keys and {v.shape[-1]} of values: expected a multiple of 8 up to 128")
+        window = ("a window",) if band is not None and band.causal else ()
+        if not (offered := offers("cuDNN", window, inputs, scoring)):
+            return offered
         return Support() if _is_installed() else Support("the library cuDNN is not found")
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
@@ -44,19 +40,17 @@ class CudnnAttention(AttentionKernel):
         assert band is not None
 
         @with_named_residuals
-        def run(q: Array, k: Array, v: Array, _: None) -> Array:
+        def run(inputs: tuple[Array, Array, Array], _: None) -> Array:
             window = None if band.window is None else (band.window - 1, 0)
             return jax.nn.dot_product_attention(
-                q,
-                k,
-                v,
+                *inputs,
                 scale=scoring.scale,
                 is_causal=band.causal,
                 local_window_size=window,
                 implementation="cudnn",
             )
 
-        return run(inputs.q, inputs.k, inputs.v, None)
+        return run(inputs[:3], None)
 
 
 def _is_installed() -> bool:

@@ -15,8 +15,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from .._choice import Support
-from .._platform import runs_on
-from ._band import band_of
+from .._platform import device_kind
+from ._band import band_of, offers
+from ._pallas import runs_whole_on
 from ._residuals import RESIDUALS
 
 _TILES = (2048, 1024, 512)  # Keys that the forward kernel takes at once: a length must be a multiple of one.
@@ -26,27 +27,19 @@ class NeuronAttention(AttentionKernel):
     """`flash_fwd` and `flash_attn_bwd` of `neuronxcc.nki.kernels.attention`. Rows are of one document."""
 
     def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
-        q, k, v, tokens, _, bias, sinks = inputs
-        if not (here := runs_on("neuron")):
+        if not (here := runs_whole_on("neuron", interpret=False)):
             return here
         for package in ("neuronxcc", "jax_neuronx"):
             if importlib.util.find_spec(package) is None:
                 return Support(f"the package {package} is not installed")
         if aligned is not True:
             return Support("queries and keys are different tokens")
-        band = band_of(scoring.mask)
-        if band is None or band.window is not None:
-            return Support(f"the mask {scoring.mask} is not offered by the Neuron kernel")
-        if band.documents and tokens.segment is not None:
-            return Support("packed documents are not offered by the Neuron kernel")
-        for name, value in (("soft_cap", scoring.soft_cap), ("a bias", bias), ("a sink", sinks)):
-            if value is not None:
-                return Support(f"{name} is not offered by the Neuron kernel")
-        if k.shape[-1] != v.shape[-1] or k.shape[-1] > 128:
-            return Support(f"dims {k.shape[-1]} of keys and {v.shape[-1]} of values: expected one up to 128")
-        if q.shape[1] % _TILES[-1]:
-            return Support(f"{q.shape[1]} tokens are not a multiple of {_TILES[-1]}")
-        return Support()
+        length, key_dim, value_dim = inputs.q.shape[1], inputs.k.shape[-1], inputs.v.shape[-1]
+        if length % _TILES[-1]:
+            return Support(f"{length} tokens in a row are not a multiple of {_TILES[-1]}")
+        if key_dim != value_dim or key_dim > 128:
+            return Support(f"keys have dim {key_dim}, values {value_dim}: expected one dim up to 128")
+        return offers("Neuron's kernel", (), inputs, scoring)
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         band = band_of(scoring.mask)
@@ -113,9 +106,10 @@ def _grid(x: Array) -> tuple[Any, Any]:
     import jax_neuronx  # pyright: ignore[reportMissingImports] # noqa: F401 # It makes JAX know these kernels.
     import neuronxcc.nki.language as nl  # pyright: ignore[reportMissingImports]
 
-    cores = 2 if jax.devices()[0].device_kind == "NC_v3d" else 1
-    heads = x.shape[1]
-    return x.shape[0], heads if heads % cores else nl.nc(cores) * (heads // cores)
+    batch, heads = x.shape[:2]
+    if device_kind() != "NC_v3d" or heads % 2:  # A logical core of Trainium 2 is two physical ones.
+        return batch, heads
+    return batch, nl.nc(2) * (heads // 2)
 
 
 def _seed() -> Array:

@@ -11,20 +11,19 @@ from jax.ad_checkpoint import checkpoint_name
 RESIDUALS = "attended"  # The name that layers give to what comes out of attention.
 
 
-def with_named_residuals(attend: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns `attend(q, k, v, others)`, with names for its result and for what it keeps for the gradients.
+def with_named_residuals(attend: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
+    """Returns `attend(inputs, others)`, with names for its result and for what the gradients of `inputs` need besides.
 
     Without them, a remat policy that keeps the result would run the kernel again for the rest.
     """
 
     @jax.custom_vjp
-    def run(q: Array, k: Array, v: Array, others: Any) -> Array:
-        return attend(q, k, v, others)
+    def run(inputs: Any, others: Any) -> Array:
+        return attend(inputs, others)
 
-    def forward(q: Array, k: Array, v: Array, others: Any) -> tuple[Array, Any]:
-        out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, others), q, k, v)
-        result = checkpoint_name(out, RESIDUALS)
-        given = jax.tree.leaves((q, k, v, others))
+    def forward(inputs: Any, others: Any) -> tuple[Array, Any]:
+        out, pull = jax.vjp(lambda inputs: attend(inputs, others), inputs)
+        result, given = checkpoint_name(out, RESIDUALS), jax.tree.leaves((inputs, others))
 
         def named(x: Array) -> Array:
             if x is out:
@@ -33,7 +32,7 @@ def with_named_residuals(attend: Callable[..., Array]) -> Callable[..., Array]:
 
         return result, jax.tree.map(named, pull)
 
-    def backward(pull: Any, gradient: Array) -> tuple[Any, ...]:
+    def backward(pull: Any, gradient: Array) -> tuple[Any, None]:
         return (*pull(gradient), None)
 
     run.defvjp(forward, backward)

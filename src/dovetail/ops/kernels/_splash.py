@@ -15,9 +15,9 @@ from dovetail.config import ConfigError
 
 from .._attention import AttentionInputs, AttentionKernel, Part, Parts, Scoring
 from .._choice import Support
-from .._platform import runs_on
-from ._band import Band, band_of
-from ._residuals import RESIDUALS
+from ._band import Band, band_of, offers
+from ._pallas import runs_whole_on
+from ._residuals import with_named_residuals
 
 _LANES = 128  # Blocks are multiples of what a vector register of a TPU holds.
 
@@ -42,19 +42,15 @@ class SplashAttention(AttentionKernel):
                 raise ConfigError(f"{where}: {name} is {size}, expected a multiple of {_LANES}.")
 
     def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
-        if not self.cfg.interpret and not (here := runs_on("tpu")):
+        if not (here := runs_whole_on("tpu", interpret=self.cfg.interpret)):
             return here
         if not aligned:
             return Support("queries and keys are different tokens")
-        if inputs.bias is not None:
-            return Support("a bias is not offered by the splash kernel")
-        if band_of(scoring.mask) is None:
-            return Support(f"the mask {scoring.mask} is not offered by the splash kernel")
         queries = aligned.size if isinstance(aligned, Parts) else inputs.q.shape[1]
         for name, length in (("queries", queries), ("keys", inputs.k.shape[1])):
             if length % _LANES:
                 return Support(f"{length} {name} in a row are not a multiple of {_LANES}")
-        return Support()
+        return offers("splash", ("a window", "packed documents", "soft_cap", "sinks"), inputs, scoring)
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
@@ -62,21 +58,26 @@ class SplashAttention(AttentionKernel):
         q, k, v, q_tokens, k_tokens, _, sinks = inputs
         band = band_of(scoring.mask)
         assert band is not None
-        kernel = self._kernel(inputs, scoring, band, aligned)
         segments = None
-        if band.documents and q_tokens.segment is not None:
+        if band.documents and q_tokens.segment is not None and k_tokens.segment is not None:
             segments = splash.SegmentIds(q_tokens.segment, k_tokens.segment)
+
+        @with_named_residuals
+        def run(inputs: tuple[Array, Array, Array, Array | None], others: Any) -> Array:
+            (*qkv, sinks), (kernel, segments) = inputs, others
+            return jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0, None))(*qkv, segments, sinks)
+
         q, k, v = (x.swapaxes(1, 2) for x in (q * jnp.asarray(scoring.scale, q.dtype), k, v))
-        run = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0, None))
-        return run(q, k, v, segments, sinks).swapaxes(1, 2)
+        out = run((q, k, v, sinks), (self._kernel(inputs, scoring, band, aligned), segments))
+        return out.swapaxes(1, 2)
 
     def _kernel(self, inputs: AttentionInputs, scoring: Scoring, band: Band, aligned: bool | Parts) -> Any:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
         length, keys, heads = inputs.q.shape[1], inputs.k.shape[1], inputs.q.shape[2]
-        whole = not isinstance(aligned, Parts) or _is_full(band)
-        parts = (Part((0,), length),) if whole else aligned.parts
+        split = aligned if isinstance(aligned, Parts) and not _is_full(band) else None
+        parts = (Part((0,), length),) if split is None else split.parts
         mask = _mask(band, parts, keys)
         kernel = splash.make_splash_mha(
             masks.MultiHeadMask([mask] * heads),
@@ -84,10 +85,9 @@ class SplashAttention(AttentionKernel):
             head_shards=1,
             q_seq_shards=len(parts),
             attn_logits_soft_cap=scoring.soft_cap,
-            residual_checkpoint_name=RESIDUALS,
             interpret=self.cfg.interpret,
         )
-        return kernel if whole else _part_of(kernel, aligned.choice, len(parts))
+        return kernel if split is None else _part_of(kernel, split)
 
     def _blocks(self, queries: int, keys: int) -> Any:
         """Returns the blocks' sizes.
@@ -136,13 +136,16 @@ def _mask(band: Band, parts: tuple[Part, ...], keys: int) -> Any:
     return mask
 
 
-def _part_of(kernel: Any, choice: Array, num_parts: int) -> Any:
+def _part_of(kernel: Any, split: Parts) -> Any:
     """Returns the kernel for one of several parts of the queries, all of which its mask describes."""
 
-    def part(info: Any) -> Any:
-        def of(x: Any, axis: int) -> Any:
-            return None if x is None else jax.lax.dynamic_index_in_dim(_split(x, axis, num_parts), choice, axis, False)
+    def of(x: Any, axis: int) -> Any:
+        if x is None:
+            return None
+        parts = x.reshape(*x.shape[:axis], len(split.parts), -1, *x.shape[axis + 1 :])
+        return jax.lax.dynamic_index_in_dim(parts, split.choice, axis, keepdims=False)
 
+    def part(info: Any) -> Any:
         return info._replace(
             data_next=of(info.data_next, 1),
             mask_next=of(info.mask_next, 1),
@@ -152,7 +155,3 @@ def _part_of(kernel: Any, choice: Array, num_parts: int) -> Any:
 
     infos, kwargs = kernel.tree_flatten()
     return kernel.tree_unflatten(kwargs, [None if info is None else part(info) for info in infos])
-
-
-def _split(x: Array, axis: int, num_parts: int) -> Array:
-    return x.reshape(*x.shape[:axis], num_parts, -1, *x.shape[axis + 1 :])

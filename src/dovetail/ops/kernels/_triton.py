@@ -6,8 +6,8 @@ from jax import Array
 
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from .._choice import Support
-from .._platform import runs_on
-from ._band import band_of
+from ._band import band_of, offers
+from ._pallas import runs_whole_on
 from ._residuals import with_named_residuals
 
 _BLOCK = 128
@@ -21,22 +21,16 @@ class TritonAttention(AttentionKernel):
         interpret: bool = False  # Runs on any platform, slowly, for tests.
 
     def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
-        q, k, v, _, _, bias, sinks = inputs
-        if not self.cfg.interpret and not (here := runs_on("cuda")):
+        if not (here := runs_whole_on("cuda", interpret=self.cfg.interpret)):
             return here
         if aligned is not True:
             return Support("queries and keys are different tokens")
-        band = band_of(scoring.mask)
-        if band is None or band.window is not None:
-            return Support(f"the mask {scoring.mask} is not offered by the Pallas kernel for GPUs")
-        for name, value in (("soft_cap", scoring.soft_cap), ("a bias", bias), ("a sink", sinks)):
-            if value is not None:
-                return Support(f"{name} is not offered by the Pallas kernel for GPUs")
-        if q.shape[1] % _BLOCK:
-            return Support(f"{q.shape[1]} tokens are not a multiple of {_BLOCK}")
-        if k.shape[-1] > 256 or v.shape[-1] > k.shape[-1]:
-            return Support(f"keys of dim {k.shape[-1]} and values of dim {v.shape[-1]}: at most 256, and no more in values")
-        return Support()
+        length, key_dim, value_dim = inputs.q.shape[1], inputs.k.shape[-1], inputs.v.shape[-1]
+        if length % _BLOCK:
+            return Support(f"{length} tokens in a row are not a multiple of {_BLOCK}")
+        if not value_dim <= key_dim <= 256:
+            return Support(f"keys have dim {key_dim}, values {value_dim}: expected at most 256, and no more in values")
+        return offers("the Pallas kernel for GPUs", ("packed documents",), inputs, scoring)
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         from jax.experimental.pallas.ops.gpu import attention
@@ -56,14 +50,9 @@ class TritonAttention(AttentionKernel):
         )
 
         @with_named_residuals
-        def run(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-            repeats, value_dim = q.shape[2] // k.shape[2], v.shape[-1]
-            v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[-1] - value_dim)))
-            k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
-            out = attention.mha(
-                q,
-                k,
-                v,
+        def run(inputs: tuple[Array, Array, Array], segments: Array | None) -> Array:
+            return attention.mha(
+                *inputs,
                 segments,
                 sm_scale=scoring.scale,
                 causal=band.causal,
@@ -71,7 +60,9 @@ class TritonAttention(AttentionKernel):
                 num_stages=self.cfg.num_stages,
                 interpret=self.cfg.interpret,
             )
-            return out[..., :value_dim]
 
-        segments = inputs.q_tokens.segment if band.documents else None
-        return run(inputs.q, inputs.k, inputs.v, segments)
+        q, k, v = inputs[:3]
+        repeats, value_dim = q.shape[2] // k.shape[2], v.shape[-1]
+        v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[-1] - value_dim)))
+        k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
+        return run((q, k, v), inputs.q_tokens.segment if band.documents else None)[..., :value_dim]
