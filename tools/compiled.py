@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles training steps for hardware that is not here, and records what `dovetail compile` prints.
 
-`python tools/compiled.py [RECIPE@HARDWARE ...]` adds to benchmarks/results/compile, one file for each, and rewrites
+`python tools/compiled.py ['RECIPE@HARDWARE [CHANGE]' ...]` adds to benchmarks/results/compile, one file for each, and rewrites
 the table of all of them, benchmarks/results/compile.md. It needs the compilers (`make compilers`), and minutes each.
 """
 
@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAIRS = (
     "llama2-7b@tpu-v5p-512",
+    "llama2-7b@tpu-v5p-512 remat=full",
     "llama2-7b@gpu-h100-256",
     "llama2-70b@tpu-v5p-1024",
     "llama2-70b@gpu-h100-512",
@@ -29,9 +30,11 @@ PAIRS = (
 
 
 def record(pair: str) -> None:
+    pair, *changes = pair.split()
     recipe, _, hardware = pair.partition("@")
-    command = ["dovetail", "compile", recipe, "--on", hardware]
-    environ = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / ".venv" / "compilers")}
+    command = ["dovetail", "compile", recipe, "--on", hardware, *changes]
+    paths = [str(ROOT / ".venv" / "compilers"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
     run = [sys.executable, "-m", "dovetail.cli", *command[1:]]
     text, data = (
         subprocess.run(each, env=environ, capture_output=True, text=True, check=False)
@@ -40,8 +43,9 @@ def record(pair: str) -> None:
     if text.returncode not in (0, 3):
         raise SystemExit(f"{pair}: {text.stderr[-2000:]}")
     (RESULTS / "compile").mkdir(exist_ok=True)
-    (RESULTS / "compile" / f"{pair}.txt").write_text(f"$ {' '.join(command)}\n{text.stdout}", encoding="utf-8")
-    (RESULTS / "compile" / f"{pair}.json").write_text(data.stdout, encoding="utf-8")
+    name = "_".join([pair, *changes])
+    (RESULTS / "compile" / f"{name}.txt").write_text(f"$ {' '.join(command)}\n{text.stdout}", encoding="utf-8")
+    (RESULTS / "compile" / f"{name}.json").write_text(data.stdout, encoding="utf-8")
 
 
 COLUMNS = (

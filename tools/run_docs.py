@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
         command = [sys.executable, __file__, *["--update"] * args.update]
         chosen = args.pages or [os.path.relpath(page) for page in pages()]
         return 1 if [page for page in chosen if subprocess.run([*command, page]).returncode] else 0
-    for name in [name for name in os.environ if name.startswith("JAX_")]:
+    for name in [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]:
         del os.environ[name]  # What a page shows does not depend on the shell it was run from.
     os.environ["JAX_PLATFORMS"] = "cpu"
     warnings.simplefilter("error")

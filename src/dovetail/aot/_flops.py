@@ -16,7 +16,6 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ._hlo import RARELY
 
-
 # Kernels that loop over keys inside: JAX's attention for GPUs. Products of queries and keys, or as large as those; the
 # backward kernel makes the scores twice.
 _PRODUCTS = {"mha_forward": 2, "mha_backward": 7}
