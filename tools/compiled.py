@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles training steps for hardware that is not here, and records what `dovetail compile` prints.
 
-`python tools/compiled.py ['RECIPE@HARDWARE [CHANGE]' ...]` adds to benchmarks/results/compile, one file for each, and rewrites
-the table of all of them, benchmarks/results/compile.md. It needs the compilers (`make compilers`), and minutes each.
+`python tools/compiled.py ['RECIPE@HARDWARE [CHANGE]' ...]` adds to benchmarks/results/compile, one file for each, and
+rewrites the table of all of them, benchmarks/results/compile.md. It needs the compilers (`make compilers`), and minutes
+for each.
 """
 
 import json

@@ -22,6 +22,7 @@ from dovetail.nn import (
     RepeatedBlock,
 )
 from dovetail.ops import Causal, Tokens
+from dovetail.parallel import Mesh, layout_of
 from support import reference
 from support.compare import assert_same
 from support.models import Previous, gpt2, hybrid, lm, random_params
@@ -304,3 +305,25 @@ def test_lengths_without_state_are_refused():
     params, _ = program(lm())
     with pytest.raises(ModuleError, match="lengths"):
         jax.eval_shape(lambda: call(lm().build(), params, IDS, lengths=jnp.array([1, 2])))
+
+
+def test_chunks_of_a_device_change_nothing_on_a_mesh():
+    """Where each device has several chunks of tokens, as it has in all large runs."""
+    ids = jax.random.randint(jax.random.key(0), (8, 16), 0, 30)
+    weights = jnp.ones(ids.shape)
+
+    def gradient(cfg, mesh):
+        model = cfg.build()
+        params, layout = init(model, jax.random.key(1)), layout_of(mesh)
+
+        def loss(params):
+            return call(model, params, ids, ids, weights, method="loss", layout=layout)[0].loss
+
+        with jax.set_mesh(mesh.on()):
+            return jax.jit(jax.value_and_grad(loss))(params)
+
+    cfg = lm().set(vocab_size=30)
+    whole = gradient(cfg, Mesh())
+    split = gradient(cfg.set(loss_chunk=4), Mesh(data=2, fsdp=2))
+    # As tools/sharding.py allows: 2e-5 of the largest element of each.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.max(np.abs(a))), whole, split)
