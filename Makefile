@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv test demo lint types imports encapsulation limits check format docs golden bench clean
+.PHONY: help venv compilers test demo lint types imports encapsulation limits loc check format docs golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,8 +21,15 @@ venv: .venv/installed ## create .venv with the pinned development tools
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+# Beside the environment, not in it: the compilers are only for tests that start a process for them.
+compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs, for the tests that need them
+
+.venv/compilers/installed: .venv/installed constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps --target .venv/compilers libtpu jax-cuda12-pjrt jax-cuda12-plugin
+	@touch $@
+
 test: venv ## run all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 demo: venv ## train a small model on text that comes with dovetail, two minutes
 	$(BIN)/dovetail train tiny-lm
@@ -47,7 +54,10 @@ encapsulation: venv ## check that modules touch only their own children
 limits: venv ## check the length of files and functions
 	$(BIN)/python tools/limits.py
 
-check: lint types imports encapsulation limits test ## run all of the above
+loc: venv ## check that features stay where they belong
+	$(BIN)/dovetail loc check
+
+check: lint types imports encapsulation limits loc test ## run all of the above
 
 format: venv ## fix style and formatting where a tool can
 	$(BIN)/ruff check --fix

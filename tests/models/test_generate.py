@@ -25,45 +25,36 @@ def small():
     )
     model = CausalLM.Config(vocab_size=16, dim=8, stack=RepeatedBlock.Config(layer=block, num_layers=2)).build()
     # A wider spread of logits than at the start of training, so that draws differ.
-    params = jax.tree.map(lambda x: x * 3, init(model, jax.random.key(0)))
+    params = jax.jit(lambda key: jax.tree.map(lambda x: x * 3, init(model, key)))(jax.random.key(0))
     return model, params
 
 
 PROMPTS = jnp.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8], [9, 0, 0, 0, 0]])
 LENGTHS = jnp.array([3, 5, 1])
+GREEDY = Sampling(temperature=0.0)
 
 
-def one_at_a_time(prompt, max_new, draw):
-    """Generates by running the whole sequence again for each token."""
+@functools.cache
+def greedy(max_new=6, stop=()):
     model, params = small()
-    ids = list(prompt)
-    for step in range(max_new):
-        logits = call(model, params, jnp.array([ids]))[0][0, -1]
-        ids.append(int(draw(logits, step)))
-    return ids[len(prompt) :]
+    run = functools.partial(generate, model, max_new=max_new, stop=stop, sampling=GREEDY)
+    return np.asarray(jax.jit(lambda p: run(p, PROMPTS, LENGTHS, key=jax.random.key(0)))(params))
 
 
 def test_greedy_generation_equals_running_the_whole_sequence_each_time():
     model, params = small()
-    run = jax.jit(lambda p: generate(model, p, PROMPTS, LENGTHS, key=jax.random.key(0), max_new=6, sampling=GREEDY))
-    got = run(params)
-    want = [one_at_a_time(PROMPTS[i, : LENGTHS[i]].tolist(), 6, lambda x, _: jnp.argmax(x)) for i in range(3)]
-    np.testing.assert_array_equal(got, want)
-
-
-GREEDY = Sampling(temperature=0.0)
-
-
-def greedy(**kwargs):
-    model, params = small()
-    fields = {"key": jax.random.key(0), "max_new": 6, "sampling": GREEDY}
-    return np.asarray(generate(model, params, PROMPTS, LENGTHS, **{**fields, **kwargs}))
+    forward = jax.jit(lambda ids: call(model, params, ids)[0])
+    ids = np.pad(PROMPTS, ((0, 0), (0, 6)))  # Zeros stand for what is not there yet: no token sees those behind it.
+    rows, ends = np.arange(3), np.asarray(LENGTHS)
+    for step in range(6):
+        ids[rows, ends + step] = np.argmax(np.asarray(forward(ids))[rows, ends + step - 1], axis=1)
+    np.testing.assert_array_equal(greedy(), [ids[row, end : end + 6] for row, end in enumerate(ends)])
 
 
 def test_a_row_ends_with_any_of_the_stop_tokens_and_others_go_on():
     free = greedy()
     # One stop token ends some rows; with the first token of every row, all end at once.
-    for stop in ([int(free[0, 2])], [int(free[0, 2]), int(free[1, 3])], free[:, 0].tolist()):
+    for stop in ((int(free[0, 2]),), (int(free[0, 2]), int(free[1, 3])), tuple(free[:, 0].tolist())):
         for row, want in zip(greedy(stop=stop), free, strict=True):
             ends = np.flatnonzero(np.isin(want, stop))
             length = ends[0] + 1 if len(ends) else 6
@@ -105,12 +96,10 @@ def test_the_last_new_token_needs_no_position_as_it_is_not_read():
 
 def test_sampling_depends_on_the_key_alone():
     model, params = small()
-
-    def run(seed):
-        return np.asarray(generate(model, params, PROMPTS, LENGTHS, key=jax.random.key(seed), max_new=8))
-
-    np.testing.assert_array_equal(run(0), run(0))
-    assert (run(0) != run(1)).any()
+    run = jax.jit(lambda key: generate(model, params, PROMPTS, LENGTHS, key=key, max_new=8))
+    first, again, other = (np.asarray(run(jax.random.key(seed))) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
 
 
 def left_by(logits, cfg):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeat and Sequence: a scanned stack is the Python loop, in outputs, gradients, state, losses and randomness."""
 
+import functools
 from typing import Literal
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from dovetail.config import ConfigError, modify, replace_all
 from dovetail.module import Remat, Repeat, Sequence, call, init, per_layer, specs
 from support.compare import assert_same
+from support.models import random_params
 from support.transformer import Attention, Block, Decoder, DenseFeedForward, NoisyFeedForward, decoder, plain_decoder
 
 IDS = jax.random.randint(jax.random.key(7), (2, 6), 0, 32)
@@ -21,10 +23,13 @@ def loss(model, params, **kwargs):
     return jnp.mean(jnp.square(logits - 1)) + sum(map(jnp.sum, collected.losses.values())), (logits, collected)
 
 
-def outcome(cfg, params, **kwargs):
-    """Outputs, what was collected, and gradients."""
+@functools.cache
+def outcome(cfg, train=False):
+    """Outputs, what was collected, and gradients, with random parameters that do not depend on the kind of loop."""
     model = cfg.build()
-    (_, aux), grads = jax.jit(jax.value_and_grad(lambda p: loss(model, p, **kwargs), has_aux=True))(params)
+    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}} if train else {}
+    run = jax.jit(jax.value_and_grad(lambda p: loss(model, p, **kwargs), has_aux=True))
+    (_, aux), grads = run(random_params(model))
     return aux, grads
 
 
@@ -41,29 +46,24 @@ def cfg():
 def test_scan_equals_a_python_loop_over_plain_functions():
     cfg = decoder(num_layers=3)
     model = cfg.build()
-    params = init(model, jax.random.key(0))
-    got, grads = jax.value_and_grad(lambda p: jnp.mean(jnp.square(call(model, p, IDS)[0] - 1)))(params)
-    want, plain_grads = jax.value_and_grad(
-        lambda p: jnp.mean(jnp.square(plain_decoder(p, IDS, num_heads=2, scan=False) - 1))
-    )(params)
-    assert_same(got, want)
-    assert_same(grads, plain_grads)
+    losses = [
+        lambda p: jnp.mean(jnp.square(call(model, p, IDS)[0] - 1)),
+        lambda p: jnp.mean(jnp.square(plain_decoder(p, IDS, num_heads=2, scan=False) - 1)),
+    ]
+    assert_same(*(jax.jit(jax.value_and_grad(loss))(random_params(model)) for loss in losses))
 
 
 def test_scan_equals_unrolled_with_dropout_losses_summaries_and_state(cfg):
-    params = init(cfg.build(), jax.random.key(0))
-    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}}
-    scanned, looped = outcome(cfg, params, **kwargs), outcome(unrolled(cfg), params, **kwargs)
+    scanned, looped = outcome(cfg, train=True), outcome(unrolled(cfg), train=True)
     assert_same(scanned, looped)
-    without = outcome(cfg, params, state={})
-    assert not np.allclose(scanned[0][0], without[0][0]), "dropout must have had an effect"
+    assert not np.allclose(scanned[0][0], outcome(cfg)[0][0]), "dropout must have had an effect"
 
 
 def test_layers_of_a_stack_draw_different_random_numbers(cfg):
     # With equal parameters and no attention between positions, equal noise would keep equal layers equal.
     layer = NoisyFeedForward.Config(dim=4, inner=DenseFeedForward.Config(hidden_dim=64, dropout=0.5))
     model = Repeat.Config(layer=layer, num_repeats=2).build()
-    params = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), init(model, jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), random_params(model))
     identity = call(model, params, jnp.zeros((1, 4)), rng=jax.random.key(1), train=True)[1]
     np.testing.assert_array_equal(identity.summaries["layer[:].size"], 0)
     x = jnp.ones((1, 4))
@@ -74,9 +74,7 @@ def test_layers_of_a_stack_draw_different_random_numbers(cfg):
 
 
 def test_summaries_and_losses_come_out_per_layer(cfg):
-    model = cfg.build()
-    params = init(model, jax.random.key(0))
-    _, collected = call(model, params, IDS)
+    _, collected = outcome(cfg)[0]
     assert list(collected.summaries) == ["stack.layer[:].ffn.size"]
     assert list(collected.losses) == ["stack.layer[:].ffn.shrink"]
     flat = per_layer(collected.summaries)
@@ -90,7 +88,7 @@ def test_nested_stacks_report_with_two_indices():
         layer=NoisyFeedForward.Config(dim=4, inner=DenseFeedForward.Config(hidden_dim=4)), num_repeats=2
     )
     model = Repeat.Config(layer=inner, num_repeats=3).build()
-    params = init(model, jax.random.key(0))
+    params = random_params(model)
     assert params["layer"]["layer"]["inner"]["up"]["weight"].shape == (3, 2, 4, 4)
     summaries = call(model, params, jnp.ones((1, 4)))[1].summaries
     assert {k: v.shape for k, v in summaries.items()} == {"layer[:].layer[:].size": (3, 2)}
@@ -102,42 +100,44 @@ def test_nested_stacks_report_with_two_indices():
 
 
 def local_global(dim: int = 8, num_repeats: int = 2, loop: Literal["scan", "unroll"] = "scan"):
-    """Five local layers, then a global one, and all of that twice."""
+    """Two local layers, then a global one, and all of that twice."""
     ffn = DenseFeedForward.Config(hidden_dim=16)
     local = Block.Config(dim=dim, attention=Attention.Config(window=2), ffn=ffn)
-    period = Sequence.Config(layers=[local] * 5 + [local.set_in("attention.window", None)])
+    period = Sequence.Config(layers=[local] * 2 + [local.set_in("attention.window", None)])
     return Decoder.Config(dim=dim, stack=Repeat.Config(layer=period, num_repeats=num_repeats, loop=loop))
 
 
 def test_heterogeneous_periods_equal_the_loop_and_stack_their_parameters():
     cfg = local_global()
     model = cfg.build()
-    params = init(model, jax.random.key(0))
-    spec = specs(model)["stack"]["layer"]["layers[5]"]["ffn"]["up"]["weight"]
+    spec = specs(model)["stack"]["layer"]["layers[2]"]["ffn"]["up"]["weight"]
     assert (spec.shape, spec.axes, spec.fan_in, spec.fan_out) == ((2, 8, 16), ("layers", "embed", "mlp"), 8, 16)
-    assert_same(outcome(cfg, params), outcome(local_global(loop="unroll"), params))
-    x = params["embedding"][IDS]
-    for period in range(2):
-        for i, window in enumerate([2] * 5 + [None]):
-            block = Block.Config(
-                dim=8, attention=Attention.Config(window=window), ffn=DenseFeedForward.Config(hidden_dim=16)
-            )
-            layer = jax.tree.map(lambda leaf, n=period: leaf[n], params["stack"]["layer"][f"layers[{i}]"])
-            x = call(block.build(), layer, x)[0]
-    want = (
-        x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * params["norm"]["scale"] @ params["embedding"].T
-    )
-    assert_same(call(model, params, IDS)[0], want)
+    scanned = outcome(cfg)
+    assert_same(scanned, outcome(local_global(loop="unroll")))
+
+    @jax.jit
+    def by_hand(params):
+        x = params["embedding"][IDS]
+        for period in range(2):
+            for i, window in enumerate([2, 2, None]):
+                block = Block.Config(
+                    dim=8, attention=Attention.Config(window=window), ffn=DenseFeedForward.Config(hidden_dim=16)
+                )
+                layer = jax.tree.map(lambda leaf, n=period: leaf[n], params["stack"]["layer"][f"layers[{i}]"])
+                x = call(block.build(), layer, x)[0]
+        size = jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+        return x / size * params["norm"]["scale"] @ params["embedding"].T
+
+    assert_same(scanned[0][0], by_hand(random_params(model)))
 
 
 @pytest.mark.parametrize("make", [decoder, local_global])
 def test_decode_state_survives_scan(make):
     cfg = make()
+    params, want = random_params(cfg.build()), outcome(cfg)[0][0]
     for each in (cfg, unrolled(cfg)):
         model = each.build()
-        params = init(model, jax.random.key(0))
-        want = call(model, params, IDS)[0]
-        step = jax.jit(lambda ids, state, model=model, params=params: call(model, params, ids, state=state))
+        step = jax.jit(lambda ids, state, model=model: call(model, params, ids, state=state))
         logits, collected = step(IDS[:, :3], {})
         got, state = [logits], collected.state
         for t in range(3, 6):
@@ -149,7 +149,7 @@ def test_decode_state_survives_scan(make):
 
 def test_a_call_without_state_keeps_none():
     model = decoder().build()
-    assert call(model, init(model, jax.random.key(0)), IDS)[1].state is None
+    assert jax.eval_shape(lambda p: call(model, p, IDS)[1], random_params(model)).state is None
 
 
 def test_the_program_does_not_grow_with_the_number_of_layers():
@@ -164,7 +164,7 @@ def test_the_program_does_not_grow_with_the_number_of_layers():
 def test_sequence_equals_calling_its_layers_in_turn():
     block = Block.Config(dim=8, ffn=DenseFeedForward.Config(hidden_dim=16))
     model = Sequence.Config(layers=[block, block]).build()
-    params = init(model, jax.random.key(0))
+    params = random_params(model)
     x = jax.random.normal(jax.random.key(1), (2, 3, 8))
     want = call(block.build(), params["layers[1]"], call(block.build(), params["layers[0]"], x)[0])[0]
     np.testing.assert_array_equal(call(model, params, x)[0], want)
@@ -177,10 +177,8 @@ def test_repeat_of_nothing_is_refused():
 
 
 def test_remat_inside_a_stack_changes_nothing(cfg):
-    params = init(cfg.build(), jax.random.key(0))
-    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}}
-    want = outcome(cfg, params, **kwargs)
+    want = outcome(cfg, train=True)
     for remat in (Remat(), Remat(save=("qkv", "*.inner.hidden"), save_dots=True)):
         rematted = modify(Block.Config, lambda block, remat=remat: block.set(remat=remat))(cfg)
-        assert_same(outcome(rematted, params, **kwargs), want)
-    assert_same(outcome(unrolled(rematted), params, **kwargs), want)
+        assert_same(outcome(rematted, train=True), want)
+    assert_same(outcome(unrolled(rematted), train=True), want)

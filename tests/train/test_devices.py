@@ -30,14 +30,8 @@ def assert_close(found, wanted) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), jax.device_get(found), wanted)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    cfg = tiny(tmp_path_factory.mktemp("alone"))
-    return cfg, jax.device_get(cfg.build().run())
-
-
-def test_a_run_on_a_mesh_is_the_run_on_one_device(alone, tmp_path):
-    want, state = alone
+def test_a_run_on_a_mesh_is_the_run_on_one_device(unbroken, tmp_path):
+    want, state = unbroken
     cfg = tiny(tmp_path, mesh=CUBE)
     found = cfg.build().run()
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
@@ -48,9 +42,9 @@ def test_a_run_on_a_mesh_is_the_run_on_one_device(alone, tmp_path):
     assert moment.sharding == query.sharding
 
 
-def test_a_run_may_go_on_on_another_mesh(alone, tmp_path):
-    want, state = alone
-    begun = tiny(tmp_path, steps=3, mesh=parse_mesh("data=2"))
+def test_a_run_may_go_on_on_another_mesh(unbroken, tmp_path):
+    want, state = unbroken
+    begun = tiny(tmp_path, steps=3, mesh=parse_mesh("data=2"), sample_prompt="")
     begun.build().run()
     cfg = begun.set(steps=6, mesh=CUBE)
     found = cfg.build().run()
@@ -97,13 +91,13 @@ def run_together(cfg: Trainer.Config, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "count, text",
-    [(2, "fsdp=2"), (2, "data=2,tensor=2"), (4, "data=2,tensor=2")],
+    "count, text, prompt",  # To write a sample, each process compiles another program: one case shows that it can.
+    [(2, "fsdp=2", "It was"), (2, "data=2,tensor=2", ""), (4, "data=2,tensor=2", "")],
     ids=["2 of 1 device, rows apart", "2 of 2 devices", "4 of 1 device, rows shared"],
 )
-def test_several_processes_are_one_run(count, text, alone, tmp_path):
-    want, _ = alone
-    cfg = tiny(tmp_path, mesh=parse_mesh(text))
+def test_several_processes_are_one_run(count, text, prompt, unbroken, tmp_path):
+    want, _ = unbroken
+    cfg = tiny(tmp_path, mesh=parse_mesh(text), sample_prompt=prompt)
     run_together(cfg, count)
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
     again = cfg.set(steps=7, mesh=Mesh())  # What they saved, one process goes on with.

@@ -28,12 +28,6 @@ def losses(cfg: Trainer.Config) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in records(cfg) if "loss" in record}
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    cfg = tiny(tmp_path_factory.mktemp("unbroken"))
-    return cfg, cfg.build().run()
-
-
 def test_a_run_reports_every_step_and_evaluates(unbroken):
     cfg, state = unbroken
     assert int(state.step) == 6
