@@ -111,8 +111,8 @@ def test_footprint_does_not_import_jax():
 
 def test_growth_over_budget_is_said():
     from dovetail.cli._loc import _over_budget
-    from dovetail.loc._description import load
     from dovetail.loc._fit import Growth, Interval
+    from dovetail.loc.description import load
     from dovetail.loc.growth import Measured
 
     zero, some = Interval(0, 0, 0), Interval(0.5, 0.4, 0.6)

@@ -121,8 +121,8 @@ def _growth(args: argparse.Namespace) -> int:
         if getattr(args, name) < least:
             raise ConfigError(f"--{name} is {getattr(args, name)}, expected at least {least}.")
     from dovetail.launch import start_devices
-    from dovetail.loc._description import load
     from dovetail.loc._plot import growth_plot
+    from dovetail.loc.description import load
     from dovetail.loc.growth import Base, grow, grow_classical
     from dovetail.parallel import parse_mesh
 
@@ -172,7 +172,7 @@ def _growth_text(found: Any, designs: Any) -> str:
 
 def _description(args: argparse.Namespace) -> Any:
     from dovetail.config import ConfigError
-    from dovetail.loc._description import describe, load
+    from dovetail.loc.description import describe, load
 
     if not args.repo.is_dir():
         raise ConfigError(f"{args.repo}: no such directory.")
