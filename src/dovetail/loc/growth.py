@@ -150,10 +150,9 @@ def _tasks(bases: Sequence[Base], trials: Mapping[str, Trial], count: int, train
     """Yields what is to be done: first what takes longest. Features take the models of the pool in turns."""
     for i, (name, trial) in enumerate(trials.items()):
         small = (model for model in models(bases, seed + i) if _is_small(model) and _has_place(trial, model))
-        kinds = itertools.cycle(trial.variants)
-        for _ in range(seed % len(trial.variants)):
-            next(kinds)
-        yield from (_Task(name, trial, model, next(kinds)) for model in itertools.islice(small, trained))
+        names = list(trial.variants)
+        for j, model in enumerate(itertools.islice(small, trained)):
+            yield _Task(name, trial, model, trained=names[(seed + j) % len(names)])
     pool = models(bases, seed)
     for name, trial in trials.items():
         chosen = list(itertools.islice((model for model in pool if _has_place(trial, model)), count))
