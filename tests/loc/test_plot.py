@@ -5,6 +5,8 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
+
 from dovetail.loc._plot import growth_plot, plot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +18,7 @@ def test_points_lie_on_two_logarithmic_axes():
     circles = [(float(each.get("cx", "")), float(each.get("cy", ""))) for each in tree.iter(f"{SVG}circle")]
     (x0, y0), (x1, y1), (x3, y3) = circles[:3]
     assert (x3 - x0, y0 - y3) == (3 * (x1 - x0), 420 - 110)
-    assert y0 - y1 == round((y0 - y3) / 3, 1)
+    assert y0 - y1 == pytest.approx((y0 - y3) / 3, abs=0.1)
     assert [each.text for each in tree.iter(f"{SVG}text")][-1] == "one"
 
 

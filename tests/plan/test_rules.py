@@ -122,13 +122,13 @@ def test_every_rule_is_for_any_model():
 
 
 def test_activations_of_the_estimate_are_those_of_the_layers():
-    """Full remat keeps the input of each block, and what the loss needs: counted by hand for llama2-7b."""
+    """Full remat keeps the input of each block, and one layer runs at a time: bounds by hand for llama2-7b."""
     cfg = recipe("llama2-7b")
     about = describe(cfg)
     mesh = cfg.mesh.set(fsdp=1024)
     kept = activation_bytes(cfg, about, mesh, 1, "full")
     stream = 4096 * 4096 * 2  # Of one row, in bfloat16.
     dots = stream * (3 + 1) + 2 * 4096 * 11008 * 2 + stream  # q, k, v, out; gate, up; down.
-    assert 32 * stream < kept - 2 * dots * 0.9 < 45 * stream
+    assert 32 * stream + dots < kept < 32 * stream + 6 * dots
     assert about.layers == 32
     assert math.isclose(about.slots, 2, rel_tol=1e-6)
