@@ -14,7 +14,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, abstract, constant, describe, init, specs
+from dovetail.module import Module, ParamSpec, abstract, constant, describe, init, specs
+from dovetail.module._param import fold_path
 from support.transformer import DenseFeedForward, Linear, decoder
 
 KEY = jax.random.key(0)
@@ -44,6 +45,15 @@ class BA(Module):
         self.a = self.child("a", cfg.a)
 
 
+class Many(Module):
+    class Config(Module.Config):
+        linears: dict[str, Module.Config] = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.linears = {name: self.child(f"linears.{name}", linear) for name, linear in cfg.linears.items()}
+
+
 def test_initial_values_do_not_depend_on_siblings_or_their_order():
     children = {"a": Linear.Config(in_dim=3, out_dim=4), "b": DenseFeedForward.Config(dim=3, hidden_dim=5)}
     one, other = init(AB.Config(**children).build(), KEY), init(BA.Config(**children).build(), KEY)
@@ -56,6 +66,28 @@ def test_parameters_of_one_shape_at_different_paths_differ():
     linear = Linear.Config(in_dim=4, out_dim=4)
     params = init(AB.Config(a=linear, b=linear).build(), KEY)
     assert not np.allclose(params["a"]["weight"], params["b"]["weight"])
+
+
+def test_parameters_that_are_filled_together_have_the_values_that_each_has_alone():
+    model = decoder().build()
+    tree, params = specs(model), jax.jit(lambda key: init(model, key))(KEY)
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
+    for keys, spec in leaves:
+        path = ".".join(key.key for key in keys)
+        value = params
+        for key in keys:
+            value = value[key.key]
+        alone = spec.make(fold_path(KEY, path))
+        np.testing.assert_allclose(value, alone, rtol=1e-5, err_msg=path)  # Programs round differently.
+
+
+def test_the_program_has_one_draw_for_all_parameters_that_are_alike():
+    def draws(count):
+        linears = {f"l{i}": Linear.Config(in_dim=4, out_dim=4 + i % 2) for i in range(count)}
+        model = Many.Config(linears=linears).build()
+        return str(jax.make_jaxpr(lambda key: init(model, key))(KEY)).count("random_bits")
+
+    assert draws(2) == draws(12) == 2
 
 
 def test_specs_abstract_and_initial_values_agree():

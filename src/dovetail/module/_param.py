@@ -6,12 +6,13 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -100,20 +101,24 @@ def pseudo_loss(param: Array, gradient: Array) -> Array:
 
 def fold_path(key: Array, path: str) -> Array:
     """Returns a key that depends on `path` alone, so that adding a layer does not reshuffle the others."""
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    for word in (digest[:4], digest[4:]):
-        key = jax.random.fold_in(key, int.from_bytes(word, "little"))
-    return key
+    return fold_paths(key, [path])[0]
+
+
+def fold_paths(key: Array, paths: Sequence[str]) -> Array:
+    """Returns a key for each path. All together they are as much to compile as one."""
+    digests = [hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths]
+    words = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2).astype(np.uint32)
+    return jax.vmap(lambda first, second: jax.random.fold_in(jax.random.fold_in(key, first), second))(*words.T)
 
 
 def constant(value: float) -> Init:
     """Fills a parameter with one value."""
-    return lambda key, spec: jnp.full(spec.shape, value, spec.dtype)
+    return _Constant(value)
 
 
 def normal(stddev: float) -> Init:
     """Fills a parameter from a normal distribution around zero."""
-    return lambda key, spec: jax.nn.initializers.normal(stddev)(key, spec.shape, spec.dtype)
+    return _Normal(stddev)
 
 
 def variance_scaling(
@@ -122,12 +127,34 @@ def variance_scaling(
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal",
 ) -> Init:
     """Fills a parameter with variance `scale / fan`, the fans being those of its spec."""
+    return _VarianceScaling(scale, mode, distribution)
 
-    def init(key: Array, spec: ParamSpec) -> Array:
+
+# Classes rather than closures: those with the same numbers are equal, so that parameters can be seen to be alike.
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, key: Array, spec: ParamSpec) -> Array:
+        return jnp.full(spec.shape, self.value, spec.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Normal:
+    stddev: float
+
+    def __call__(self, key: Array, spec: ParamSpec) -> Array:
+        return jax.nn.initializers.normal(self.stddev)(key, spec.shape, spec.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _VarianceScaling:
+    scale: float
+    mode: Literal["fan_in", "fan_out", "fan_avg"]
+    distribution: Literal["normal", "truncated_normal", "uniform"]
+
+    def __call__(self, key: Array, spec: ParamSpec) -> Array:
         rest = set(range(-len(spec.shape), 0)) - {*spec.in_dims, *spec.out_dims}
-        make: Any = jax.nn.initializers.variance_scaling(
-            scale, mode, distribution, in_axis=spec.in_dims, out_axis=spec.out_dims, batch_axis=tuple(sorted(rest))
-        )
+        axes = {"in_axis": spec.in_dims, "out_axis": spec.out_dims, "batch_axis": tuple(sorted(rest))}
+        make: Any = jax.nn.initializers.variance_scaling(self.scale, self.mode, self.distribution, **axes)
         return make(key, spec.shape, spec.dtype)
-
-    return init

@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 # `_children` and `_params` of a module are private to this package, not to its file.
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import jax
 from jax import Array
 
 from ._context import join
-from ._param import ParamSpec, fold_path
+from ._param import ParamSpec, fold_paths
 
 if TYPE_CHECKING:
     from ._module import Module
@@ -33,13 +34,32 @@ def map_specs(function: Callable[[ParamSpec], Any], tree: dict[str, Any]) -> dic
 
 
 def init(module: "Module", key: Array) -> dict[str, Any]:
-    """Returns initial values for all parameters. Each depends on the key and on its own path alone."""
-    return _filled(specs(module), key, "")
+    """Returns initial values for all parameters. Each depends on the key and on its own path alone.
+
+    Parameters that are alike are filled together, with the values that each would have by itself: what takes time to
+    compile is the number of draws, not of values.
+    """
+    tree = specs(module)
+    alike: dict[ParamSpec, list[str]] = {}
+    for path, spec in _leaves(tree, ""):
+        alike.setdefault(dataclasses.replace(spec, rule=None, cast=True), []).append(path)
+    keys = fold_paths(key, [path for paths in alike.values() for path in paths])
+    values: dict[str, Array] = {}
+    for spec, paths in alike.items():
+        mine = keys[len(values) : len(values) + len(paths)]
+        values |= zip(paths, jax.vmap(spec.make)(mine), strict=True)
+    return _filled(tree, values, "")
 
 
-def _filled(tree: dict[str, Any], key: Array, path: str) -> dict[str, Any]:
+def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, ParamSpec]]:
+    for name, below in tree.items():
+        place = join(path, name)
+        yield from [(place, below)] if _is_spec(below) else _leaves(below, place)
+
+
+def _filled(tree: dict[str, Any], values: dict[str, Array], path: str) -> dict[str, Any]:
     def fill(below: Any, place: str) -> Any:
-        return below.make(fold_path(key, place)) if _is_spec(below) else _filled(below, key, place)
+        return values[place] if _is_spec(below) else _filled(below, values, place)
 
     return {name: fill(below, join(path, name)) for name, below in tree.items()}
 
