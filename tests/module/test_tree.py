@@ -83,7 +83,7 @@ def test_parameters_that_are_filled_together_have_the_values_that_each_has_alone
 
 def test_the_program_has_one_draw_for_all_parameters_that_are_alike():
     def draws(count):
-        linears = {f"l{i}": Linear.Config(in_dim=4, out_dim=4 + i % 2) for i in range(count)}
+        linears: dict[str, Module.Config] = {f"l{i}": Linear.Config(in_dim=4, out_dim=4 + i % 2) for i in range(count)}
         model = Many.Config(linears=linears).build()
         return str(jax.make_jaxpr(lambda key: init(model, key))(KEY)).count("random_bits")
 

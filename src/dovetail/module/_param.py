@@ -108,7 +108,11 @@ def fold_paths(key: Array, paths: Sequence[str]) -> Array:
     """Returns a key for each path. All together they are as much to compile as one."""
     digests = [hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths]
     words = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2).astype(np.uint32)
-    return jax.vmap(lambda first, second: jax.random.fold_in(jax.random.fold_in(key, first), second))(*words.T)
+
+    def fold(first: Array, second: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, first), second)
+
+    return jax.vmap(fold)(*words.T)
 
 
 def constant(value: float) -> Init:
