@@ -36,5 +36,6 @@ if __name__ == "__main__":
     designs = {"dovetail": record["features"], **record["designs"]}
     table(columns, [row(design, name, each) for design, some in designs.items() for name, each in some.items()])
     drawn = f"{record['models_drawn']} of {record['models_in_pool']:,} models"
-    print(f"{record['experiments']} experiments on {drawn}, of which {record['trained']} also trained; ", end="")
+    print(f"{record['combinations']:,} combinations built, of {drawn}; ", end="")
+    print(f"{record['experiments']:,} checked in full, {record['trained']} trained; ", end="")
     print(f"{len(record['failures'])} failed; {record['seconds']:.0f} s.")

@@ -18,13 +18,16 @@ source = ["src"]
 home = ["src/rope.py"]
 mentions = ["RoPE"]
 budget = 1
+modifier = "src/rope.py::with_rope"
+modifier_budget = 2
 """
+MODIFIER = 'def with_rope(cfg):\n    """Not a line of code."""\n\n    return cfg\n'
 
 
 @pytest.fixture
 def repo(tmp_path):
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "rope.py").write_text("class RoPE:\n    pass\n")
+    (tmp_path / "src" / "rope.py").write_text("class RoPE:\n    pass\n\n\n" + MODIFIER)
     (tmp_path / "src" / "model.py").write_text("from rope import RoPE\n")
     (tmp_path / "mine.toml").write_text(DESCRIPTION)
     return tmp_path
@@ -37,9 +40,9 @@ def run(repo, *argv):
 def test_footprint_is_a_table_or_json(repo, capsys):
     assert run(repo, "footprint", "--files") == 0
     assert capsys.readouterr().out == (
-        "Mine: 3 lines of code in 2 files\n"
+        "Mine: 5 lines of code in 2 files\n"
         "feature  home lines  files outside  lines outside  without users\n"
-        "rope              2              1              1              1\n"
+        "rope              4              1              1              1\n"
         "\n"
         "rope\n"
         "     1  src/model.py\n"
@@ -47,21 +50,43 @@ def test_footprint_is_a_table_or_json(repo, capsys):
     assert run(repo, "footprint", "rope", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["features"]["rope"]["per_file"] == {"src/model.py": 1}
-    assert (found["files"], found["lines"], found["unread"]) == (2, 3, [])
+    assert (found["files"], found["lines"], found["unread"]) == (2, 5, [])
 
 
 def test_check_passes_within_the_budget_and_lists_the_lines_beyond_it(repo, capsys):
     assert run(repo, "check") == 0
-    assert capsys.readouterr().out == "feature  lines  budget\nrope         1       1\n"
+    assert capsys.readouterr().out == (
+        "feature  what                             lines  budget\n"
+        "rope     lines that mention it elsewhere      1       1\n"
+        "rope     lines that apply it                  2       2\n"
+    )
     (repo / "src" / "trainer.py").write_text("if isinstance(model, RoPE):\n    pass\n")
     assert run(repo, "check") == 1
     assert capsys.readouterr().out.endswith(
-        "rope: 2 lines mention it, 1 may:\n"
+        "rope: 2 lines that mention it elsewhere, 1 are allowed:\n"
         "src/model.py:1: from rope import RoPE\n"
         "src/trainer.py:1: if isinstance(model, RoPE):\n"
     )
     assert run(repo, "check", "--json") == 1
-    assert len(json.loads(capsys.readouterr().out)["exceeded"]["rope"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    assert len(found["budgets"]["rope"]["mentions"]["exceeded_by"]) == 2
+    assert found["budgets"]["rope"]["modifier"] == {"lines": 2, "budget": 2, "exceeded_by": []}
+
+
+def test_check_lists_the_lines_of_a_modifier_that_is_too_long(repo, capsys):
+    with (repo / "src" / "rope.py").open("a") as file:
+        file.write("    # A comment.\n    return None\n")
+    assert run(repo, "check") == 1
+    assert capsys.readouterr().out.endswith(
+        "rope: 3 lines that apply it, 2 are allowed:\n"
+        "src/rope.py:5: def with_rope(cfg):\n"
+        "src/rope.py:8: return cfg\n"
+        "src/rope.py:10: return None\n"
+    )
+    (repo / "src" / "rope.py").write_text("class RoPE:\n    pass\n")
+    assert run(repo, "check") == 2
+    assert "feature 'rope': its modifier 'src/rope.py::with_rope' is not there" in capsys.readouterr().err
 
 
 def test_our_own_features_are_within_their_budgets(capsys):
@@ -92,6 +117,7 @@ def test_history_of_a_feature_of_ours(capsys):
             f"{ROOT}: not a checkout of MaxText: there is no directory 'src/maxtext'.\n",
         ),
         (["growth", "--experiments", "0"], "--experiments is 0, expected at least 1.\n"),
+        (["growth", "--models", "0"], "--models is 0, expected at least 1.\n"),
     ],
 )
 def test_what_the_user_can_fix_is_one_message_and_exit_code_2(argv, text, capsys):
@@ -116,10 +142,10 @@ def test_growth_over_budget_is_said():
     from dovetail.loc.growth import Measured
 
     zero, some = Interval(0, 0, 0), Interval(0.5, 0.4, 0.6)
-    fine = Measured(7, Growth(Interval(7, 7, 7), zero, zero, ()), 4, 4)
+    fine = Measured(7, Growth(Interval(7, 7, 7), zero, zero, ()), 4, 4, 16)
     features = load("dovetail").features
     assert _over_budget({"moe": fine}, features) == []
-    long = Measured(11, fine.growth, 4, 4)
+    long = Measured(11, fine.growth, 4, 4, 16)
     assert _over_budget({"moe": long}, features) == ["moe: 11 lines to apply it, 10 are allowed."]
-    grown = Measured(7, fine.growth._replace(models=some), 4, 4)
+    grown = Measured(7, fine.growth._replace(models=some), 4, 4, 16)
     assert _over_budget({"moe": grown}, features) == ["moe: lines grow with models or variants."]

@@ -28,7 +28,7 @@ def test_every_feature_of_ours_has_a_budget_and_those_that_are_tried_one_for_the
     features = load("dovetail").features
     assert all(feature.budget is not None for feature in features.values())
     assert {name for name, feature in features.items() if feature.modifier} == features.keys() & TRIALS.keys()
-    assert features["rope"].modifier == features["moe"].modifier == 10
+    assert features["rope"].modifier_budget == features["moe"].modifier_budget == 10
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -57,6 +57,18 @@ def test_a_repository_is_known_by_its_directories(tmp_path):
     (tmp_path / "axlearn").mkdir()
     with pytest.raises(ConfigError, match=r"AXLearn and TorchTitan fit\. Name one with --description"):
         describe(tmp_path)
+
+
+def test_a_checkout_and_an_unpacked_package_are_both_found(tmp_path):
+    """Paths start at the first root that is there, and are given from the top of the repository."""
+    (tmp_path / "checkout" / "src" / "maxtext").mkdir(parents=True)
+    (tmp_path / "package" / "maxtext").mkdir(parents=True)
+    checkout, package = (describe(tmp_path / name).located(tmp_path / name) for name in ("checkout", "package"))
+    assert (checkout.source, package.source) == (("src/maxtext",), ("maxtext",))
+    assert checkout.features["moe"].home == ("src/maxtext/layers/moe.py",)
+    assert package.features["moe"].home == ("maxtext/layers/moe.py",)
+    assert checkout.skip == package.skip  # Patterns that start with a star are for everywhere.
+    assert checkout.located(tmp_path / "checkout") == checkout
 
 
 def test_unknown_names_are_refused_with_those_that_there_are(tmp_path):

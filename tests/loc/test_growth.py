@@ -19,7 +19,7 @@ ROPE = dataclasses.replace(
 
 
 def run(trial, **options):
-    return grow(BASES, trials={"rope": trial}, experiments=16, trained=0, **options)
+    return grow(BASES, trials={"rope": trial}, **{"models": 4, "experiments": 4, "trained": 0, **options})
 
 
 def for_each_model(cfg, new):
@@ -45,7 +45,7 @@ def for_each_variant(cfg, new):
 def test_a_modifier_that_knows_neither_is_constant():
     report = run(ROPE)
     rope = report.features["rope"]
-    assert rope.lines == 3
+    assert rope.lines == 2
     assert rope.growth.models == rope.growth.variants == (0, 0, 0)
     assert (rope.models, rope.variants, len(report.experiments), report.failures) == (4, 4, 16, [])
 
@@ -95,28 +95,41 @@ def test_json_has_lines_and_exponents_of_each_feature():
     assert (
         data["features"]["rope"]
         | {
-            "lines": 3,
+            "lines": 2,
             "exponent_models": 0.0,
             "exponent_variants": 0.0,
             "models": 4,
             "variants": 4,
-            "experiments": 16,
+            "combinations": 16,
+            "experiments": 4,
             "failed": 0,
         }
         == data["features"]["rope"]
     )
-    assert [4, 4, 3.0] in data["features"]["rope"]["points"]
-    assert (data["models_in_pool"], data["models_drawn"], data["trained"]) == (64, 4, 0)
+    assert [4, 4, 2.0] in data["features"]["rope"]["points"]
+    assert (data["combinations"], data["experiments"], data["trained"]) == (16, 4, 0)
+    assert (data["models_in_pool"], data["models_drawn"]) == (64, 4)
 
 
-def test_more_experiments_than_models_are_refused():
-    with pytest.raises(ConfigError, match="rope: only 64 models are left for it, expected 250"):
-        grow(BASES, trials={"rope": ROPE}, experiments=1000, trained=0)
+def test_only_some_combinations_are_checked_in_full(monkeypatch):
+    """A problem that only the full check sees is found in as many as were asked for, and they come first."""
+    monkeypatch.setattr("dovetail.loc.growth.other_problems", lambda before, after: ["no."])
+    report = run(ROPE, experiments=8)
+    assert [experiment.depth for experiment in report.experiments] == 8 * ["checked"] + 8 * ["built"]
+    assert len(report.failures) == report.count("checked") == 8
+    assert report.count("built") == 16
+
+
+def test_more_models_than_there_are_cannot_be_asked_for():
+    with pytest.raises(ConfigError, match="rope: there are only 64 models for it, expected 65: ask for fewer"):
+        run(ROPE, models=65)
+    with pytest.raises(ConfigError, match="rope: there are only 64 models for it, expected 250: ask for fewer"):
+        run(ROPE, experiments=1000)
 
 
 @pytest.mark.slow
 def test_a_small_model_with_experts_trains_on_two_meshes():
     moe = dataclasses.replace(TRIALS["moe"], variants={"8": TRIALS["moe"].variants["8"]})
-    report = grow(BASES[:1], trials={"moe": moe}, experiments=1, trained=1)
-    assert sum(each.trained for each in report.experiments) == 1
+    report = grow(BASES[:1], trials={"moe": moe}, models=1, experiments=1)
+    assert report.count("trained") == 1
     assert report.failures == []

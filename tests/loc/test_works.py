@@ -8,7 +8,7 @@ import pytest
 from dovetail.aot import count_flops
 from dovetail.config import modify, replace_all
 from dovetail.loc._trials import TRIALS
-from dovetail.loc._works import built, problems
+from dovetail.loc._works import built, other_problems, size_problems
 from dovetail.nn import Attention, RoPE
 from dovetail.zoo import model
 
@@ -18,7 +18,7 @@ MODELS = {name: built(model(f"{name}-tiny")) for name in ("gpt2", "gemma3", "olm
 def found(trial, variant, name, modifier=None):
     before = MODELS[name]
     after = built((modifier or trial.modifier)(before.cfg, trial.variants[variant]))
-    return list(problems(trial, trial.variants[variant], before, after))
+    return [*size_problems(trial, trial.variants[variant], before, after), *other_problems(before, after)]
 
 
 @pytest.mark.parametrize(

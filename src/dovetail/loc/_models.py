@@ -66,7 +66,7 @@ class Model(NamedTuple):
         return total + (_SHAPES[self.shape][1] - 1) * inside + self.more_words * per_word
 
 
-def models(bases: Sequence[Base], seed: int) -> Iterator[Model]:
+def pool(bases: Sequence[Base], seed: int) -> Iterator[Model]:
     """Yields all models in an order that the seed gives, each family in its turn as long as it has some."""
     random, queues = Random(seed), dict[str, list[Model]]()
     for base, shape, more in product(bases, _SHAPES, _MORE_WORDS):

@@ -12,24 +12,19 @@ from dovetail.nn import (
     DenseExperts,
     DenseFeedForward,
     DenseLinear,
-    DynamicRoPE,
+    FrequencyRotary,
     GatedExperts,
     GatedFeedForward,
     Int8Linear,
     Linear,
-    LinearRoPE,
-    Llama3RoPE,
     Norm,
-    RoPE,
-    YaRN,
 )
 from dovetail.ops import gated
 
 
 def rope(cfg: Any, new: Any) -> Any:
     """Another rotary in place of every one."""
-    kinds = (RoPE, LinearRoPE, DynamicRoPE, Llama3RoPE, YaRN)
-    return replace_all({kind.Config: new for kind in kinds}, missing="ok")(cfg)
+    return replace_all(FrequencyRotary.Config, new, missing="ok")(cfg)
 
 
 def moe(cfg: Any, new: Any) -> Any:

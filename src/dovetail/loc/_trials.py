@@ -19,6 +19,7 @@ from dovetail.nn import (
     DenseFeedForward,
     DenseLinear,
     DynamicRoPE,
+    FrequencyRotary,
     GatedFeedForward,
     Int8Linear,
     LayerNorm,
@@ -60,6 +61,11 @@ class Trial:
             if isinstance(node, self.replaces) and path.endswith(self.at) and not inside and _is_in(path, variant):
                 found.append(path)
         return found
+
+    def has_place(self, cfg: Any) -> bool:
+        """Whether every variant has something to change in a config."""
+        patterns = {variant if isinstance(variant, str) else "*" for variant in self.variants.values()}
+        return all(self.places(cfg, pattern) for pattern in patterns)
 
 
 def _is_in(path: str, variant: Any) -> bool:
@@ -177,7 +183,7 @@ TRIALS: Mapping[str, Trial] = {
             "partial-yarn": PartialRotary.Config(inner=YaRN.Config(**_EXTENDED)),
             "none": NoRotary.Config(),
         },
-        replaces=(RoPE.Config, LinearRoPE.Config, DynamicRoPE.Config, Llama3RoPE.Config, YaRN.Config),
+        replaces=(FrequencyRotary.Config,),
         shows=_same_type,
         added=_nothing,
     ),

@@ -42,17 +42,21 @@ def built(cfg: Any) -> Built:
     return Built(cfg, module, tree, {".".join(key.key for key in keys): spec for keys, spec in leaves})
 
 
-def problems(trial: Trial, variant: Any, before: Built, after: Built) -> Iterator[str]:
-    """Yields what is wrong with the model `after`, whose config the modifier made of that of `before`."""
+def size_problems(trial: Trial, variant: Any, before: Built, after: Built) -> Iterator[str]:
+    """Yields where the model `after`, made of `before` by the modifier, lacks the feature or is of a wrong size."""
     places = trial.places(before.cfg, variant)
     missed = [path for path in places if not trial.shows(after.cfg.get_in(path), variant)]
     if missed:
         yield f"the feature is not at {missed[0]}, nor at {len(missed) - 1} other places"
-    if from_json(to_json(after.cfg)) != after.cfg:
-        yield "its config is another one after a round trip through JSON"
     expected = before.size + trial.added(before.specs, variant)
     if after.size != expected:
         yield f"it has {after.size:,} parameters, expected {expected:,}"
+
+
+def other_problems(before: Built, after: Built) -> Iterator[str]:
+    """Yields what else is wrong with the model `after`."""
+    if from_json(to_json(after.cfg)) != after.cfg:
+        yield "its config is another one after a round trip through JSON"
     yield from _flops_problems(after.module, after.specs)
     yield from _mesh_problems(before.tree, after.tree)
 

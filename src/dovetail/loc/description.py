@@ -5,15 +5,17 @@ A description is a TOML file. Those of this repository and of some others are in
 
     name = "Example"
     commit = "1a2b3c4"                 # optional: where the figures in `recorded` were taken
-    source = ["src"]                   # directories that are read
+    roots = ["src", "."]               # optional: where all paths below start, the first that is there; else "."
+    source = ["example"]               # directories that are read
     skip = ["*_test.py"]               # but not these files
-    uses = ["src/zoo/*"]               # optional: files that choose features, as recipes do; no budget counts them
+    uses = ["example/zoo/*"]           # optional: files that choose features, as recipes do; no budget counts them
 
     [features.rope]
-    home = ["src/rope.py", "src/attention.py::Rotary*"]   # files, or definitions at the top level of a file
+    home = ["example/rope.py", "example/attention.py::Rotary*"]   # files, or definitions at the top level of a file
     mentions = ["RoPE|rotary"]         # regular expressions, searched in each line of code
     budget = 12                        # optional: lines that may mention it, outside its home and `uses`
-    modifier = 10                      # optional: lines that may be needed to apply it to every model
+    modifier = "example/zoo/kinds.py::with_rope"   # optional: the definition that applies it to every model
+    modifier_budget = 10               # optional: lines that this may have
     recorded = { files = 3, lines = 40 }   # optional: what was found at `commit`
 
 `*` in a path stands for any characters, slashes included.
@@ -22,7 +24,7 @@ A description is a TOML file. Those of this repository and of some others are in
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,8 @@ class Feature:
     home: tuple[str, ...]
     mentions: re.Pattern[str]
     budget: int | None = None
-    modifier: int | None = None
+    modifier: str = ""
+    modifier_budget: int | None = None
     recorded: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -53,6 +56,7 @@ class Description:
     features: Mapping[str, Feature]
     skip: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
+    roots: tuple[str, ...] = (".",)
     commit: str = ""
 
     def select(self, names: Sequence[str]) -> list[Feature]:
@@ -62,6 +66,33 @@ class Description:
                 hint = did_you_mean(name, self.features) or f" There are: {', '.join(self.features)}."
                 raise ConfigError(f"{self.name} has no feature {name!r}.{hint}")
         return [self.features[name] for name in names or self.features]
+
+    def fits(self, repo: Path) -> bool:
+        """Whether the repository has its source, under one of the roots."""
+        return self._root(repo) is not None
+
+    def located(self, repo: Path) -> "Description":
+        """Returns it with all paths from the top of the repository; raises if the source is not there."""
+        root = self._root(repo)
+        if root is None:
+            missing = (Path(self.roots[0]) / self.source[0]).as_posix()
+            raise ConfigError(f"{repo}: not a checkout of {self.name}: there is no directory {missing!r}.")
+        if root == ".":
+            return self
+
+        def below(patterns: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(each if each.startswith("*") or not each else f"{root}/{each}" for each in patterns)
+
+        def moved(feature: Feature) -> Feature:
+            return replace(feature, home=below(feature.home), modifier="".join(below((feature.modifier,))))
+
+        features = {name: moved(each) for name, each in self.features.items()}
+        paths = {name: below(getattr(self, name)) for name in ("source", "skip", "uses")}
+        return replace(self, features=features, roots=(".",), **paths)
+
+    def _root(self, repo: Path) -> str | None:
+        there = (root for root in self.roots if all((repo / root / source).is_dir() for source in self.source))
+        return next(there, None)
 
 
 def shipped() -> list[str]:
@@ -84,7 +115,7 @@ def load(name: str) -> Description:
 def describe(repo: Path) -> Description:
     """Returns the shipped description whose source directories the repository has; raises if none or several fit."""
     known = [load(name) for name in shipped()]
-    found = [each for each in known if all((repo / source).is_dir() for source in each.source)]
+    found = [each for each in known if each.fits(repo)]
     if len(found) != 1:
         why = f"{' and '.join(each.name for each in found)} fit" if found else "none fits"
         raise ConfigError(f"{repo}: of the descriptions {', '.join(shipped())}, {why}. Name one with --description.")
@@ -98,7 +129,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 def _parsed(table: dict[str, Any]) -> Description:
     features = {name: _feature(name, **fields) for name, fields in table.pop("features").items()}
-    lists = {name: tuple(table.pop(name, ())) for name in ("source", "skip", "uses")}
+    lists = {name: tuple(table.pop(name)) for name in ("source", "skip", "uses", "roots") if name in table}
     return Description(features=features, **lists, **table)
 
 

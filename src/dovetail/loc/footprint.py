@@ -9,7 +9,7 @@ import ast
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class Footprint:
     feature: Feature
     home_lines: int  # Of code, whether they mention it or not.
     mentions: tuple[Mention, ...]
+    modifier: tuple[Mention, ...] = ()  # All lines of the definition that applies it.
 
     @cached_property
     def per_file(self) -> Counter[str]:
@@ -52,8 +53,14 @@ class Footprint:
 
     @property
     def exceeds(self) -> bool:
-        """Whether there are more than the budget allows."""
+        """Whether there are more mentions than the budget allows."""
         return self.feature.budget is not None and len(self.counted) > self.feature.budget
+
+    @property
+    def modifier_exceeds(self) -> bool:
+        """Whether applying it takes more lines than the budget allows."""
+        budget = self.feature.modifier_budget
+        return budget is not None and len(self.modifier) > budget
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Survey:
 
 def survey(repo: Path, description: Description, features: Sequence[str] = ()) -> Survey:
     """Measures some features, by default all, in the repository at `repo`."""
+    description = description.located(repo)
     chosen = description.select(features)
     sources = dict(_sources(repo, description))
     if not sources:
@@ -80,7 +88,10 @@ def survey(repo: Path, description: Description, features: Sequence[str] = ()) -
             code[path] = code_lines(source)
         except SyntaxError:
             unread.append(path)
-    found = tuple(_footprint(feature, sources, code, description) for feature in chosen)
+    found = tuple(
+        replace(_footprint(feature, sources, code, description), modifier=_modifier(repo, feature))
+        for feature in chosen
+    )
     return Survey(description, len(code), sum(map(len, code.values())), found, tuple(unread))
 
 
@@ -99,6 +110,20 @@ def _footprint(
     return Footprint(feature, home_lines, tuple(mentions))
 
 
+def _modifier(repo: Path, feature: Feature) -> tuple[Mention, ...]:
+    """Returns the lines of the definition that applies a feature."""
+    path, _, name = feature.modifier.partition("::")
+    if not path:
+        return ()
+    source = _text(repo / path) if (repo / path).is_file() else ""
+    inside = _definitions(source, [name])
+    if not inside:
+        raise ConfigError(
+            f"feature {feature.name!r}: its modifier {feature.modifier!r} is not there. Correct the description."
+        )
+    return tuple(Mention(path, n, text.strip(), False) for n, text in code_lines(source).items() if n in inside)
+
+
 def _expect_homes(feature: Feature, code: dict[str, dict[int, str]]) -> None:
     """A home that is not there would make every line of it a mention elsewhere, or hide that it has moved."""
     for pattern in feature.home:
@@ -111,9 +136,14 @@ def _home(feature: Feature, path: str, source: str) -> set[int] | None:
     here = [pattern.partition("::")[2] for pattern in feature.home if matches(path, [pattern.partition("::")[0]])]
     if "" in here:
         return None
+    return _definitions(source, here) if here else set()
+
+
+def _definitions(source: str, names: Sequence[str]) -> set[int]:
+    """Returns the lines of the definitions of these names at the top level of a file."""
     inside: set[int] = set()
-    for node in ast.parse(source).body if here else ():
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and matches(node.name, here):
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and matches(node.name, names):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             inside.update(range(first, (node.end_lineno or first) + 1))
     return inside
@@ -122,8 +152,6 @@ def _home(feature: Feature, path: str, source: str) -> set[int] | None:
 def _sources(repo: Path, description: Description) -> Iterator[tuple[str, str]]:
     """Yields the path and the text of each file that is measured."""
     for root in description.source:
-        if not (repo / root).is_dir():
-            raise ConfigError(f"{repo}: not a checkout of {description.name}: there is no directory {root!r}.")
         for file in sorted((repo / root).rglob("*.py")):
             path = file.relative_to(repo).as_posix()
             if not matches(path, description.skip):

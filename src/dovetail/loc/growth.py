@@ -2,9 +2,9 @@
 """Growth: how the lines that a feature takes grow with the number of models and of variants of the feature.
 
 Each feature is applied, in each of its variants, to models drawn from a large pool. Each combination is an experiment,
-and must work. What the experiments of N models and M variants needed of the file that holds the modifier is the cost
-of a feature for so many; `lines = c * N^a * M^b` is fitted to it. `grow_classical` makes the same fit for two classical
-designs.
+and must work: all must build and have the right size, of some everything is checked, and a few are trained. What the
+experiments of N models and M variants needed of the file that holds the modifier is the cost of a feature for so many;
+`lines = c * N^a * M^b` is fitted to it. `grow_classical` makes the same fit for two classical designs.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
@@ -26,14 +26,22 @@ from . import _classical
 from ._executed import Lines, run_and_count
 from ._fit import Growth, growth
 from ._models import Base as Base
-from ._models import Model, models
+from ._models import Model, pool
 from ._trained import MESHES, training_problems
 from ._trials import TRIALS as TRIALS
 from ._trials import Trial as Trial
-from ._works import Built, built, problems
+from ._works import Built, built, other_problems, size_problems
 
 _DRAWS = 200  # Of models and variants, for the intervals.
-_SMALL = 3_000_000  # Parameters of models that are trained, at most.
+_SMALL = 3_000_000  # Parameters of models that are trained, at most, ...
+_FEW = 24  # ... and arrays of them, by which the time to compile goes.
+_FAST_TO_COMPILE = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
+_LOG_EVERY = 100  # Models.
+
+Depth = Literal["built", "checked", "trained"]  # Each means the ones before, too.
 
 
 class Experiment(NamedTuple):
@@ -44,7 +52,7 @@ class Experiment(NamedTuple):
     model: str
     lines: Lines  # That the modifier needed.
     parameters: int
-    trained: bool
+    depth: Depth  # To which it was tried.
     problems: tuple[str, ...]  # None, if it works.
 
     def __str__(self) -> str:
@@ -59,6 +67,7 @@ class Measured:
     growth: Growth
     models: int
     variants: int
+    checked: int  # Of all combinations of these, those of which everything was checked.
     failed: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +82,8 @@ class Measured:
             "factor": self.growth.factor.value,
             "models": self.models,
             "variants": self.variants,
-            "experiments": self.models * self.variants,
+            "combinations": self.models * self.variants,
+            "experiments": self.checked,
             "failed": self.failed,
             "points": [list(point) for point in self.growth.points],
         }
@@ -93,12 +103,18 @@ class Report:
         """Returns the experiments that did not work."""
         return [experiment for experiment in self.experiments if experiment.problems]
 
+    def count(self, depth: Depth) -> int:
+        """Returns how many experiments went so deep, or deeper."""
+        depths = get_args(Depth)
+        return sum(depths.index(experiment.depth) >= depths.index(depth) for experiment in self.experiments)
+
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON data."""
         return {
             "features": {name: found.as_json() for name, found in self.features.items()},
-            "experiments": len(self.experiments),
-            "trained": sum(experiment.trained for experiment in self.experiments),
+            "combinations": self.count("built"),
+            "experiments": self.count("checked"),
+            "trained": self.count("trained"),
             "models_in_pool": self.pool,
             "models_drawn": len({experiment.model for experiment in self.experiments}),
             "failures": list(map(str, self.failures)),
@@ -112,62 +128,65 @@ class _Task(NamedTuple):
     feature: str
     trial: Trial
     model: Model
-    trained: str = ""  # The variant.
+    depth: Depth
+    variants: Sequence[str]
 
 
 def grow(
     bases: Sequence[Base],
     *,
     trials: Mapping[str, Trial] = TRIALS,
+    models: int = 128,
     experiments: int = 1000,
     trained: int = 1,
     seed: int = 0,
     workers: int = 1,
     log: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Runs about so many experiments on models made from the bases, and fits what they took.
+    """Tries features on models made from the bases, and fits what they took.
 
     Args:
+        models: to which each feature is applied, in all variants.
+        experiments: combinations of which everything is checked, about.
         trained: models of each feature that also train.
         workers: processes; with 1, all happens in this one, which must have as many devices as `MESHES` take.
     """
     start, variants = time.perf_counter(), sum(len(trial.variants) for trial in trials.values())
-    per_feature = max(2, -(-experiments // variants))  # One model says nothing about growth.
-    tasks = list(_tasks(bases, trials, per_feature, trained, seed))
+    checked = -(-experiments // variants)
+    tasks = list(_tasks(bases, trials, max(models, checked, 2), checked, trained, seed))  # One says nothing of growth.
     found: list[Experiment] = []
     for done, some in enumerate(_results(tasks, workers), 1):
         found += some
-        log(f"{done} of {len(tasks)} models, {len(found)} experiments")
+        if done % _LOG_EVERY == 0 or done == len(tasks):
+            log(f"{done} of {len(tasks)} models, {len(found)} experiments")
         for experiment in some:
             if experiment.problems:
                 log(str(experiment))
     measured = {name: _measured(name, trial, found, seed) for name, trial in trials.items()}
-    pool = sum(1 for _ in models(bases, seed))
-    return Report(measured, pool, found, time.perf_counter() - start)
+    return Report(measured, sum(1 for _ in pool(bases, seed)), found, time.perf_counter() - start)
 
 
-def _tasks(bases: Sequence[Base], trials: Mapping[str, Trial], count: int, trained: int, seed: int) -> Iterator[_Task]:
-    """Yields what is to be done: first what takes longest. Features take the models of the pool in turns."""
+def _tasks(
+    bases: Sequence[Base], trials: Mapping[str, Trial], count: int, checked: int, trained: int, seed: int
+) -> list[_Task]:
+    """Returns what is to be done: first what takes longest."""
+    tasks: list[_Task] = []
     for i, (name, trial) in enumerate(trials.items()):
-        small = (model for model in models(bases, seed + i) if _is_small(model) and _has_place(trial, model))
         names = list(trial.variants)
-        for j, model in enumerate(itertools.islice(small, trained)):
-            yield _Task(name, trial, model, trained=names[(seed + j) % len(names)])
-    pool = models(bases, seed)
-    for name, trial in trials.items():
-        chosen = list(itertools.islice((model for model in pool if _has_place(trial, model)), count))
+        fitting = (model for model in pool(bases, seed + i) if trial.has_place(model.config()))
+        chosen = list(itertools.islice(fitting, count))
         if len(chosen) < count:
-            raise ConfigError(f"{name}: only {len(chosen)} models are left for it, expected {count}: fewer experiments")
-        yield from (_Task(name, trial, model) for model in chosen)
-
-
-def _has_place(trial: Trial, model: Model) -> bool:
-    cfg = model.config()
-    return all(trial.places(cfg, variant) for variant in trial.variants.values())
+            raise ConfigError(f"{name}: there are only {len(chosen)} models for it, expected {count}: ask for fewer.")
+        small = itertools.islice(filter(_is_small, itertools.chain(chosen, fitting)), trained)
+        tasks += (_Task(name, trial, each, "trained", [names[(seed + j) % len(names)]]) for j, each in enumerate(small))
+        for j, model in enumerate(chosen):
+            tasks.append(_Task(name, trial, model, "checked" if j < checked else "built", names))
+    return sorted(tasks, key=lambda task: -get_args(Depth).index(task.depth))
 
 
 def _is_small(model: Model) -> bool:
-    return built(model.base.config()).size <= _SMALL
+    found = built(model.config())
+    return found.size <= _SMALL and len(found.specs) <= _FEW
 
 
 def _results(tasks: Sequence[_Task], workers: int) -> Iterator[list[Experiment]]:
@@ -175,21 +194,22 @@ def _results(tasks: Sequence[_Task], workers: int) -> Iterator[list[Experiment]]
         yield from map(_run, tasks)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        yield from pool.map(_run, tasks)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as processes:
+        yield from processes.map(_run, tasks)
 
 
 def _start_worker() -> None:
+    # Programs are small, and run once: all of these make the compiler fast.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FAST_TO_COMPILE}"
+    jax.config.update("jax_disable_most_optimizations", True)
     start_devices(max(map(parse_mesh, MESHES), key=lambda mesh: mesh.num_devices), os.environ)
-    jax.config.update("jax_disable_most_optimizations", True)  # Programs are small, and run once.
 
 
 def _run(task: _Task) -> list[Experiment]:
     before = built(task.model.config())
     expected = task.model.parameters(built(task.model.base.config()).specs)
     wrong = [] if before.size == expected else [f"without it, {before.size:,} parameters, expected {expected:,}"]
-    names = [task.trained] if task.trained else list(task.trial.variants)
-    return [_experiment(task, name, before, wrong) for name in names]
+    return [_experiment(task, name, before, wrong) for name in task.variants]
 
 
 def _experiment(task: _Task, name: str, before: Built, known: list[str]) -> Experiment:
@@ -199,27 +219,30 @@ def _experiment(task: _Task, name: str, before: Built, known: list[str]) -> Expe
         cfg, lines = run_and_count(task.trial.modifier, before.cfg, variant)
         after = built(cfg)
         parameters = after.size
-        found += problems(task.trial, variant, before, after)
-        found += training_problems(cfg) if task.trained else ()
+        found += size_problems(task.trial, variant, before, after)
+        found += other_problems(before, after) if task.depth != "built" else ()
+        found += training_problems(cfg) if task.depth == "trained" else ()
     except Exception as e:  # Whatever goes wrong, the combination does not work, and the report says why.
         found.append(f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
-    return Experiment(task.feature, name, str(task.model), lines, parameters, bool(task.trained), tuple(found))
+    return Experiment(task.feature, name, str(task.model), lines, parameters, task.depth, tuple(found))
 
 
 def _measured(name: str, trial: Trial, found: Sequence[Experiment], seed: int) -> Measured:
-    mine = {(each.model, each.variant): each for each in found if each.feature == name and not each.trained}
+    own = [each for each in found if each.feature == name]
+    mine = {(each.model, each.variant): each.lines for each in own if each.depth != "trained"}
     drawn = list(dict.fromkeys(model for model, _ in mine))
 
     def lines(some_models: Sequence[str], some_variants: Sequence[str]) -> int:
-        return len(Lines().union(*(mine[key].lines for key in itertools.product(some_models, some_variants)))) or 1
+        distinct = {mine[key] for key in itertools.product(some_models, some_variants)}
+        return len(Lines().union(*distinct)) or 1
 
     variants = list(trial.variants)
-    failed = sum(bool(each.problems) for each in found if each.feature == name)
     fit = growth(drawn, variants, lines, draws=_DRAWS, seed=seed)
-    return Measured(lines(drawn, variants), fit, len(drawn), len(variants), failed)
+    checked, failed = sum(each.depth != "built" for each in own), sum(bool(each.problems) for each in own)
+    return Measured(lines(drawn, variants), fit, len(drawn), len(variants), checked, failed)
 
 
-def grow_classical(models: int = 16, draws: int = 2) -> dict[str, dict[str, Measured]]:
+def grow_classical(models: int = 64, draws: int = 2) -> dict[str, dict[str, Measured]]:
     """Measures the classical designs: for each, what each feature costs."""
 
     def measured(design: str, feature: str) -> Measured:
@@ -228,7 +251,8 @@ def grow_classical(models: int = 16, draws: int = 2) -> dict[str, dict[str, Meas
         def lines(some_models: Sequence[int], some_kinds: Sequence[_classical.Kind]) -> int:
             return _classical.lines(design, feature, some_models, some_kinds)
 
-        return Measured(lines(numbers, kinds), growth(numbers, kinds, lines, draws=draws), models, len(kinds))
+        fit, count = growth(numbers, kinds, lines, draws=draws), len(kinds)
+        return Measured(lines(numbers, kinds), fit, models, count, checked=models * count)
 
     return {
         design: {feature: measured(design, feature) for feature in _classical.KINDS} for design in _classical.PROGRAMS

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 LAYERS_AXIS = "layers"
 
@@ -109,7 +109,7 @@ def fold_paths(key: Array, paths: Sequence[str]) -> Array:
     digests = [hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths]
     words = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2).astype(np.uint32)
 
-    def fold(first: Array, second: Array) -> Array:
+    def fold(first: ArrayLike, second: ArrayLike) -> Array:
         return jax.random.fold_in(jax.random.fold_in(key, first), second)
 
     return jax.vmap(fold)(*words.T)

@@ -37,6 +37,7 @@ from ._remat import POLICIES as POLICIES
 from ._remat import RematPolicy as RematPolicy
 from ._remat import with_remat as with_remat
 from ._rotary import DynamicRoPE as DynamicRoPE
+from ._rotary import FrequencyRotary as FrequencyRotary
 from ._rotary import LinearRoPE as LinearRoPE
 from ._rotary import Llama3RoPE as Llama3RoPE
 from ._rotary import NoRotary as NoRotary

@@ -38,7 +38,7 @@ class NoRotary(Rotary):
         return x
 
 
-class _FrequencyRotary(Rotary, abc.ABC):
+class FrequencyRotary(Rotary, abc.ABC):
     """What all rotary position embeddings share; they differ in their frequencies."""
 
     class Config(Rotary.Config):
@@ -62,35 +62,35 @@ class _FrequencyRotary(Rotary, abc.ABC):
         """Returns what `rotate` takes: frequencies, and a factor of the result."""
 
 
-class RoPE(_FrequencyRotary):
+class RoPE(FrequencyRotary):
     """Rotary position embedding."""
 
     def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
         return rotary_frequencies(self.cfg.head_dim, self.cfg.theta), 1.0
 
 
-class LinearRoPE(_FrequencyRotary):
+class LinearRoPE(FrequencyRotary):
     """All frequencies divided by `factor`: positions come as close as in sequences that much shorter.
 
     Reference: Chen et al., Extending Context Window of Large Language Models via Positional Interpolation, 2023
     (arXiv:2306.15595).
     """
 
-    class Config(_FrequencyRotary.Config):
+    class Config(FrequencyRotary.Config):
         factor: float = REQUIRED
 
     def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
         return rotary_frequencies(self.cfg.head_dim, self.cfg.theta) / self.cfg.factor, 1.0
 
 
-class DynamicRoPE(_FrequencyRotary):
+class DynamicRoPE(FrequencyRotary):
     """Frequencies that fall as a row grows beyond `original_length`, the lowest ones most.
 
     Up to there it is `RoPE`. Beyond, they follow the largest position of the row in this call, so what a cache holds
     was turned by earlier frequencies, and packed documents share those of the longest.
     """
 
-    class Config(_FrequencyRotary.Config):
+    class Config(FrequencyRotary.Config):
         factor: float = REQUIRED
         original_length: int = REQUIRED
 
@@ -106,10 +106,10 @@ class DynamicRoPE(_FrequencyRotary):
         return ntk_frequencies(cfg.head_dim, cfg.theta, (1 + cfg.factor * excess)[:, None, None, None]), 1.0
 
 
-class Llama3RoPE(_FrequencyRotary):
+class Llama3RoPE(FrequencyRotary):
     """Low frequencies divided by `factor`, high ones as they are."""
 
-    class Config(_FrequencyRotary.Config):
+    class Config(FrequencyRotary.Config):
         factor: float = 8.0
         original_length: int = 8192  # Of the sequences before.
         low: float = 1.0  # Turns within original_length, below which a frequency is low, ...
@@ -126,10 +126,10 @@ class Llama3RoPE(_FrequencyRotary):
         return llama3_frequencies(cfg.head_dim, cfg.theta, **numbers), 1.0
 
 
-class YaRN(_FrequencyRotary):
+class YaRN(FrequencyRotary):
     """Low frequencies divided by `factor`, high ones as they are, and larger queries and keys."""
 
-    class Config(_FrequencyRotary.Config):
+    class Config(FrequencyRotary.Config):
         factor: float = REQUIRED
         original_length: int = REQUIRED  # Of the sequences before.
         slow: float = 1.0  # Turns within original_length, below which a frequency is low (beta_slow), ...
