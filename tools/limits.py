@@ -5,11 +5,11 @@
 """
 
 import ast
-import io
 import sys
-import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from dovetail.loc.meter import code_lines
 
 FILE_LINES = 500
 EXCEPTION_LINES = 800
@@ -19,15 +19,6 @@ FUNCTION_CODE_LINES = 60
 EXCEPTIONS: Mapping[str, str] = {}
 
 DIRECTORIES = ("src", "tests", "benchmarks", "tools")
-
-_NOT_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
 
 
 def excesses(root: Path, *, exceptions: Mapping[str, str] = EXCEPTIONS) -> list[str]:
@@ -48,22 +39,6 @@ def excesses(root: Path, *, exceptions: Mapping[str, str] = EXCEPTIONS) -> list[
     return messages + [f"{name}:1: is gone or short enough; remove it from EXCEPTIONS" for name in stale]
 
 
-def code_lines(source: str) -> set[int]:
-    """Returns the numbers of the lines of `source` that hold code: not blank, comment or docstring."""
-    lines = _lines(source)
-    numbers = {
-        number
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type not in _NOT_CODE
-        for number in _span(token.start[0], token.end[0])
-        if lines[number - 1].strip()
-    }
-    for node in ast.walk(ast.parse(source)):
-        if docstring := _docstring(node):
-            numbers.difference_update(_span(docstring.lineno, docstring.end_lineno))
-    return numbers
-
-
 def _file_excesses(name: str, source: str, *, excepted: bool) -> Iterator[tuple[int, str]]:
     try:
         tree = ast.parse(source)
@@ -73,10 +48,10 @@ def _file_excesses(name: str, source: str, *, excepted: bool) -> Iterator[tuple[
     limit = EXCEPTION_LINES if excepted else FILE_LINES
     if (count := len(_lines(source))) > limit:
         yield 1, f"the file has {count} lines; at most {limit}"
-    code = code_lines(source)
+    code = code_lines(source).keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            count = len(code.intersection(_span(node.lineno, node.end_lineno)))
+            count = len(code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
             if count > FUNCTION_CODE_LINES:
                 yield node.lineno, f"{node.name} has {count} lines of code; at most {FUNCTION_CODE_LINES}"
     if Path(name).name == "__init__.py":
@@ -117,10 +92,6 @@ def _is_metadata(node: ast.stmt) -> bool:
 def _lines(source: str) -> list[str]:
     """Returns the lines as Python counts them (`str.splitlines` also splits at form feeds and the like)."""
     return source.removesuffix("\n").split("\n")
-
-
-def _span(first: int, last: int | None) -> range:
-    return range(first, (last or first) + 1)
 
 
 def main() -> int:

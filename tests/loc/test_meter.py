@@ -3,7 +3,7 @@
 
 import pytest
 
-from dovetail.loc._meter import added_lines, code_lines
+from dovetail.loc.meter import added_lines, code_lines
 
 SOURCE = '''\
 """Says what it is.

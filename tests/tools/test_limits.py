@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import limits
-from limits import EXCEPTION_LINES, FILE_LINES, FUNCTION_CODE_LINES, code_lines, excesses
+from limits import EXCEPTION_LINES, FILE_LINES, FUNCTION_CODE_LINES, excesses
 
 
 def write(root: Path, name: str, source: str) -> None:
@@ -61,25 +61,6 @@ def test_async_functions_and_methods_are_counted(tmp_path):
     write(tmp_path, "src/a.py", f"class A:\n    async {method}")
     write(tmp_path, "src/b.py", f"class B:\n    {method}")
     assert [message.partition(": ")[0] for message in excesses(tmp_path)] == ["src/a.py:2", "src/b.py:2"]
-
-
-def test_code_lines_of_every_kind():
-    source = '''"""Module."""
-# comment
-class A:  # comment beside code
-    """Class."""
-
-    text = """
-    a string that is not a docstring
-
-    """
-
-    def f(self): return (
-        # comment inside an expression
-        1
-    )
-'''
-    assert code_lines(source) == {3, 6, 7, 9, 11, 13, 14}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ._meter import added_lines
 from .classical import flat, kinds, subclass
+from .meter import added_lines
 
 
 class Kind(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ._meter import code_lines
+from .meter import code_lines
 
 Lines = frozenset[tuple[str, int]]  # File and number.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Footprint: the lines of code that mention a feature outside its home, in any repository of Python code.
 
-A line counts if it is code (see `dovetail.loc._meter`) and one of the feature's patterns is found in it. Names in
+A line counts if it is code (see `dovetail.loc.meter`) and one of the feature's patterns is found in it. Names in
 strings count, those in comments and docstrings do not. What the home of a feature is, its description says.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dovetail.config import ConfigError
 
-from ._meter import code_lines
 from .description import Description, Feature, matches
+from .meter import code_lines
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dovetail.config import ConfigError
 
-from ._meter import code_lines
 from .description import Description, Feature, matches
+from .meter import code_lines
 
 
 @dataclass(frozen=True)
