@@ -34,7 +34,8 @@ def found(trial, variant, name, modifier=None):
         ("attention", "qk-norm", "gemma3"),
         ("attention", "gated", "hybrid"),
         ("lora", "rank-8", "deepseek-v3"),
-        ("int8", "mixer", "hybrid"),
+        ("quantised", "int8-mixer", "hybrid"),
+        ("quantised", "float8", "deepseek-v3"),
     ],
 )
 def test_every_variant_works(feature, variant, name):

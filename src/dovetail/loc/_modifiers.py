@@ -15,7 +15,6 @@ from dovetail.nn import (
     FrequencyRotary,
     GatedExperts,
     GatedFeedForward,
-    Int8Linear,
     Linear,
     Norm,
 )
@@ -55,6 +54,7 @@ def lora(cfg: Any, new: Any) -> Any:
     return replace_all(Linear.Config, lambda old: new.set(inner=old))(cfg)
 
 
-def int8(cfg: Any, at: Any) -> Any:
-    """8-bit products at the places that the pattern names."""
-    return replace_all(DenseLinear.Config, Int8Linear.Config(), at=at, missing="ok")(cfg)
+def quantised(cfg: Any, variant: Any) -> Any:
+    """Products of fewer bits at the places that a pattern names."""
+    at, new = variant
+    return replace_all(DenseLinear.Config, new, at=at, missing="ok")(cfg)

@@ -19,6 +19,7 @@ from dovetail.nn import (
     DenseFeedForward,
     DenseLinear,
     DynamicRoPE,
+    Float8Linear,
     FrequencyRotary,
     GatedFeedForward,
     Int8Linear,
@@ -55,22 +56,24 @@ class Trial:
 
     def places(self, cfg: Any, variant: Any) -> list[str]:
         """Returns where the modifier must change a config; inside a node that it replaces, there is nothing to do."""
-        found: list[str] = []
-        for path, node in find(cfg, ConfigBase):
-            inside = any(path.startswith((f"{outer}.", f"{outer}[")) for outer in found)
-            if isinstance(node, self.replaces) and path.endswith(self.at) and not inside and _is_in(path, variant):
-                found.append(path)
-        return found
+        return self._places(cfg, _pattern(variant))
 
     def has_place(self, cfg: Any) -> bool:
         """Whether every variant has something to change in a config."""
-        patterns = {variant if isinstance(variant, str) else "*" for variant in self.variants.values()}
-        return all(self.places(cfg, pattern) for pattern in patterns)
+        return all(self._places(cfg, pattern) for pattern in set(map(_pattern, self.variants.values())))
+
+    def _places(self, cfg: Any, pattern: str) -> list[str]:
+        found: list[str] = []
+        for path, node in find(cfg, ConfigBase):
+            inside = any(path.startswith((f"{outer}.", f"{outer}[")) for outer in found)
+            if isinstance(node, self.replaces) and path.endswith(self.at) and not inside and fnmatchcase(path, pattern):
+                found.append(path)
+        return found
 
 
-def _is_in(path: str, variant: Any) -> bool:
-    """Whether a variant is for this place; those that are patterns, are for some."""
-    return not isinstance(variant, str) or fnmatchcase(path, variant)
+def _pattern(variant: Any) -> str:
+    """Returns which places a variant is for; it may be a pair of that and what is put there."""
+    return variant[0] if isinstance(variant, tuple) else "*"
 
 
 def _same_type(node: Any, variant: Any) -> bool:
@@ -85,8 +88,8 @@ def _has_fields(node: Any, fields: Any) -> bool:
     return all(getattr(node, name) == value for name, value in fields.items())
 
 
-def _is_int8(node: Any, pattern: Any) -> bool:
-    return isinstance(node, Int8Linear.Config)
+def _is_quantised(node: Any, variant: Any) -> bool:
+    return type(node) is type(variant[1]) and node.gradients == variant[1].gradients
 
 
 def _nothing(before: Specs, variant: Any) -> int:
@@ -246,11 +249,18 @@ TRIALS: Mapping[str, Trial] = {
         shows=_same_type,
         added=_added_by_lora,
     ),
-    "int8": Trial(
-        _modifiers.int8,
-        {"everywhere": "*", "feed-forward": "*.ffn.*", "mixer": "*.mixer.*"},
+    "quantised": Trial(
+        _modifiers.quantised,
+        {
+            "int8": ("*", Int8Linear.Config()),
+            "int8-forward": ("*", Int8Linear.Config(gradients="none")),
+            "int8-feed-forward": ("*.ffn.*", Int8Linear.Config()),
+            "int8-mixer": ("*.mixer.*", Int8Linear.Config()),
+            "float8": ("*", Float8Linear.Config()),
+            "float8-feed-forward": ("*.ffn.*", Float8Linear.Config()),
+        },
         replaces=(DenseLinear.Config,),
-        shows=_is_int8,
+        shows=_is_quantised,
         added=_nothing,
     ),
 }
