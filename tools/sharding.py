@@ -6,9 +6,12 @@ writes each mesh with its worst error to benchmarks/results/sharding_<kind>.md, 
 `--kinds moe --meshes data=2,expert=4` tries some of them, and writes nothing. Tests try a few.
 
 The error of a gradient is the largest difference in one parameter, divided by the largest gradient in it. The order of
-sums is all that may differ: float32 has 24 bits, and a few dozen sums of a few hundred terms cost some of them. With
-bfloat16, which has 8 bits, two orders of sums differ as much as each differs from float32: there, a mesh may be as far
-from the float32 gradients as one device is, and half as much again.
+sums is all that may differ: float32 has 24 bits, and a few dozen sums of a few hundred terms cost some of them. How
+much a model makes of that is measured: on one device, all parameters are changed by half a unit in the last place, up
+or down. A mesh may differ by four times as much as that changes the gradients, since there are a dozen other
+operations, each of which rounds, for one that reads a parameter; and in any case by 2e-5. With bfloat16, which has 8
+bits, two orders of sums differ as much as each differs from float32: there, a mesh may be as far from the float32
+gradients as one device is, and half as much again.
 """
 
 import argparse
@@ -41,6 +44,7 @@ from dovetail.zoo import recipe
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "results"
 DEVICES = 8
 TOLERANCE = 2e-5
+_DRAWS, _PER_PARAMETER = 4, 4  # Of rounding; how much all of it is, by that of parameters.
 _TIME, _LAYERS = 32, 8
 
 
@@ -149,12 +153,30 @@ def batch_of(vocab: int, variant: Variant) -> dict[str, np.ndarray]:
 
 
 @functools.cache
+def _alone(kind: str, variant: Variant, microbatches: int) -> Any:
+    """Returns a function of parameters: loss, metrics and gradients of one device."""
+    cfg = model_of(kind, variant)
+    step = jax.jit(gradients_of(cfg.build(path="model"), num_microbatches=microbatches, dtype=_dtype(variant)))
+    return lambda params: jax.device_get(step(params, batch_of(cfg.vocab_size, variant), _key()))
+
+
+@functools.cache
 def _reference(kind: str, variant: Variant, microbatches: int) -> Any:
     """Returns the loss, metrics and gradients of one device, with as many microbatches as the mesh has in all."""
-    cfg = model_of(kind, variant)
-    model = cfg.build(path="model")
-    step = gradients_of(model, num_microbatches=microbatches, dtype=_dtype(variant))
-    return jax.device_get(jax.jit(step)(_params(kind, variant), batch_of(cfg.vocab_size, variant), _key()))
+    return _alone(kind, variant, microbatches)(_params(kind, variant))
+
+
+def allowed_error(kind: str, mesh: Mesh, variant: Variant = PLAIN) -> float:
+    """Returns how far a mesh may be from one device: see above."""
+    microbatches, rng = variant.parts * mesh.num_microbatches, np.random.default_rng(0)
+    run, wanted = _alone(kind, variant, microbatches), _reference(kind, variant, microbatches)
+
+    def rounded(x: Any) -> Any:
+        return (x * (1 + rng.choice([-1.0, 1.0], x.shape) * 2.0**-24)).astype(x.dtype)
+
+    params = jax.device_get(_params(kind, variant))
+    noise = [_errors(run(jax.tree.map(rounded, params))[1], wanted[1]) for _ in range(_DRAWS)]
+    return max(TOLERANCE, _PER_PARAMETER * max(error for errors in noise for error, _ in errors))
 
 
 @functools.cache
@@ -222,7 +244,7 @@ def _line(kind: str, mesh: Mesh, variant: Variant) -> tuple[str, bool]:
     start = time.perf_counter()
     try:
         error, where = worst_error(kind, mesh, variant)
-        good, text = error <= TOLERANCE, f"{error:.1e} | `{where}`"
+        good, text = error <= allowed_error(kind, mesh, variant), f"{error:.1e} | `{where}`"
     except Exception as e:
         good, text = False, f"failed | {type(e).__name__}: {str(e).splitlines()[0][:160]}"
     seconds = time.perf_counter() - start
@@ -257,7 +279,7 @@ def _record(kind: str, lines: list[str]) -> None:
     about = (
         f"Loss, metrics and gradients of the {kind} model against one device, by `tools/sharding.py` (see there), on "
     )
-    about += f"eight CPU devices with jax {jax.__version__}. Allowed is {TOLERANCE:.0e}."
+    about += f"eight CPU devices with jax {jax.__version__}. Allowed is {TOLERANCE:.0e}, and more where rounding does more."
     head = ["| mesh | variant | worst error | where |", "| --- | --- | --- | --- |"]
     text = "\n".join([f"# Sharding: {kind}", "", about, "", *head, *lines]) + "\n"
     (RECORDS / f"sharding_{kind}.md").write_text(text)

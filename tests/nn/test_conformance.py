@@ -252,7 +252,7 @@ def test_every_layer_has_joined():
     everything = [*vars(dovetail.nn).values(), *vars(support.models).values()]
     modules = {c for c in everything if inspect.isclass(c) and issubclass(c, Module)}
     abstract = {c for c in modules if inspect.isabstract(c)}
-    assert set(INTERFACES) == abstract
+    assert set(INTERFACES) == abstract - {dovetail.nn.FrequencyRotary}  # A kind of `Rotary`, whose cases it has.
     joined = {type(filled(*case).build()) for case in CASES}
     # CausalConv, CrossAttention, Dropout and Embedding have no interface; models are tested as models.
     alone = {dovetail.nn.CausalConv, dovetail.nn.CrossAttention, dovetail.nn.Dropout, Embedding, Module, CausalLM}
