@@ -279,7 +279,7 @@ def _record(kind: str, lines: list[str]) -> None:
     about = (
         f"Loss, metrics and gradients of the {kind} model against one device, by `tools/sharding.py` (see there), on "
     )
-    about += f"eight CPU devices with jax {jax.__version__}. Allowed is {TOLERANCE:.0e}, and more where rounding does more."
+    about += f"eight CPU devices with jax {jax.__version__}. Allowed is {TOLERANCE:.0e}, or what rounding does."
     head = ["| mesh | variant | worst error | where |", "| --- | --- | --- | --- |"]
     text = "\n".join([f"# Sharding: {kind}", "", about, "", *head, *lines]) + "\n"
     (RECORDS / f"sharding_{kind}.md").write_text(text)
