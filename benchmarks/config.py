@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long config trees take: replace_all on 1,000 nodes, and text, JSON, diff and hash of up to 10,000."""
+"""How long config trees take: made ones of up to 10,000 nodes, and that of a real run with all that it imports."""
 
 import pickle
 from collections.abc import Callable
@@ -98,6 +98,29 @@ def main() -> None:
         for name in results[sizes[0]]
     ]
     table(columns, rows)
+    real()
+
+
+def real() -> None:
+    """Prints what the config of a run takes: hundreds of modules are loaded, and its classes are re-exported."""
+    from dovetail.nn import Norm, RMSNorm
+    from dovetail.zoo import recipe
+
+    cfg = recipe("deepseek-v3")
+    text, copies = to_json(cfg), iter([fresh(cfg) for _ in range(6)])
+    found = medians(
+        {
+            "make it": lambda: recipe("deepseek-v3"),
+            "replace_all": lambda: replace_all(Norm.Config, RMSNorm.Config())(cfg),
+            "to_text": lambda: to_text(cfg),
+            "to_json": lambda: to_json(cfg),
+            "from_json": lambda: from_json(text),
+            "hash": lambda: hash(next(copies)),
+        },
+        rounds=5,
+    )
+    nodes = len(find(cfg, ConfigBase))
+    table((f"the run of deepseek-v3, {nodes} nodes", "milliseconds"), [(k, f"{1e3 * v:.1f}") for k, v in found.items()])
 
 
 if __name__ == "__main__":
