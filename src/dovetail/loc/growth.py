@@ -153,7 +153,7 @@ def grow(
     """
     start, variants = time.perf_counter(), sum(len(trial.variants) for trial in trials.values())
     checked = -(-experiments // variants)
-    tasks = list(_tasks(bases, trials, max(models, checked, 2), checked, trained, seed))  # One says nothing of growth.
+    tasks = _tasks(bases, trials, max(models, checked, 2), checked, trained, seed)  # One says nothing of growth.
     found: list[Experiment] = []
     for done, some in enumerate(_results(tasks, workers), 1):
         found += some
