@@ -16,6 +16,7 @@ settings.load_profile("dovetail")
 assert "jax" not in sys.modules, "a pytest plugin imported JAX before its settings were made"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["PJRT_NPROC"] = "32"  # Threads: with 8, devices have waited for each other for ever (launch/_devices.py).
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 # Tests compile many small programs and run each once: all of these make the compiler fast and its programs slow.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

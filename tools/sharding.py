@@ -26,6 +26,7 @@ from typing import Any
 
 if __name__ == "__main__":  # Before JAX starts. Tests have settings of their own.
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+    os.environ.setdefault("PJRT_NPROC", "32")  # As launch/_devices.py says.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has to be settled about devices and processes before JAX starts."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import MutableMapping
 from typing import Any
 
 from dovetail.config import ConfigError
 
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
+# Devices of a CPU share one pool of threads, by default as many as there are devices, and a thread that has come to a
+# collective waits there for the others. Where a program has several that do not depend on each other, devices may come
+# to them in different orders, and with too few threads all wait for ever: pipelines have done so.
+_THREADS = 4  # For each device.
 
-def start_devices(needed: Any, environ: Mapping[str, str]) -> None:
+
+def start_devices(needed: Any, environ: MutableMapping[str, str]) -> None:
     """Joins the other processes of the run, if the variables name them, and gives the CPU as many devices as needed.
 
     A CPU stands for as many devices as a mesh or hardware takes, so that any can be tried; `JAX_NUM_CPU_DEVICES` says
@@ -23,7 +29,10 @@ def start_devices(needed: Any, environ: Mapping[str, str]) -> None:
         if missing:
             raise ConfigError(f"{_ADDRESS} is set, and so must be {' and '.join(missing)}, to a number.")
         count = int(environ[_COUNT])
+    devices = -(-needed.num_devices // count)
     if "JAX_NUM_CPU_DEVICES" not in environ:
-        jax.config.update("jax_num_cpu_devices", -(-needed.num_devices // count))
+        jax.config.update("jax_num_cpu_devices", devices)
+    if devices > 1:
+        environ.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, _THREADS * devices)))
     if count > 1:
         jax.distributed.initialize(environ[_ADDRESS], count, int(environ[_INDEX]))
