@@ -8,10 +8,11 @@ import pytest
 from dovetail.aot import count_flops
 from dovetail.config import modify, replace_all
 from dovetail.loc._trials import TRIALS
-from dovetail.loc._works import built, other_problems, size_problems
+from dovetail.loc._works import ROWS, TOKENS, built, other_problems, size_problems
 from dovetail.nn import Attention, RoPE
 from dovetail.zoo import model
 
+YARN = TRIALS["rope"].variants["yarn"]
 MODELS = {name: built(model(f"{name}-tiny")) for name in ("gpt2", "gemma3", "olmo2", "hybrid", "deepseek-v3")}
 
 
@@ -58,12 +59,21 @@ def test_a_place_that_was_missed_is_found():
     assert problem.startswith("the feature is not at stack.pattern[1].mixer.rotary, nor at ")
 
 
-@pytest.mark.parametrize("share", [0.5, 3])
-def test_work_that_does_not_follow_from_the_matrices_is_found(share, monkeypatch):
-    """As if half of the layers were not computed, or counted several times."""
-    monkeypatch.setattr("dovetail.loc._works.count_flops", lambda *args: share * count_flops(*args))
-    (problem,) = found(TRIALS["rope"], "yarn", "olmo2")
-    assert "products per token, expected between" in problem
+def test_work_that_does_not_follow_from_the_matrices_is_found(monkeypatch):
+    """As if rotary positions made a program of one product of numbers more for each row."""
+    before = built(MODELS["olmo2"].cfg)
+    after = built(TRIALS["rope"].modifier(before.cfg, YARN))
+    expected = before.products
+    monkeypatch.setattr("dovetail.loc._works.count_flops", lambda *args: count_flops(*args) + 2 * ROWS * TOKENS)
+    problems = list(other_problems(before, after))
+    assert problems == [f"{expected + 1:,.0f} products per token, expected {expected:,.0f}"]
+
+
+def test_a_model_of_which_a_part_is_not_computed_is_found(monkeypatch):
+    monkeypatch.setattr("dovetail.loc._works.count_flops", lambda *args: count_flops(*args) // 2)
+    before = built(MODELS["olmo2"].cfg)
+    (problem,) = other_problems(before, built(TRIALS["rope"].modifier(before.cfg, YARN)))
+    assert problem.startswith("even without the feature, ")
 
 
 def test_a_mesh_that_the_model_no_longer_fits_on_is_found():

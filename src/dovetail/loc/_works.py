@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a model with a feature works, as far as shapes tell: nothing is computed, so models of any size are fine."""
 
+import functools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -17,10 +19,12 @@ from ._trials import Specs, Trial
 
 ROWS, TOKENS = 8, 16
 _MESHES = ("fsdp=8", "fsdp=4,tensor=2", "data=2,fsdp=2,expert=2")
+_MATRICES = (".weight", ".lora_a", ".lora_b")
 _INPUTS = {"tokens": "int32", "targets": "int32", "weights": "float32", "segments": "int32", "positions": "int32"}
 
 
-class Built(NamedTuple):
+@dataclass(frozen=True)
+class Built:
     """A model: its config, the module, and the specs of its parameters, as a tree and by path."""
 
     cfg: Any
@@ -32,6 +36,12 @@ class Built(NamedTuple):
     def size(self) -> int:
         """How many parameters it has."""
         return sum(spec.size for spec in self.specs.values())
+
+    @functools.cached_property
+    def products(self) -> float:
+        """How many products of numbers a forward pass takes per token, counted in the traced program."""
+        inputs = {name: jax.ShapeDtypeStruct((ROWS, TOKENS), dtype) for name, dtype in _INPUTS.items()}
+        return count_flops(eval_step(self.module, dtype=None), abstract(self.module), inputs) / (2 * ROWS * TOKENS)
 
 
 def built(cfg: Any) -> Built:
@@ -57,22 +67,36 @@ def other_problems(before: Built, after: Built) -> Iterator[str]:
     """Yields what else is wrong with the model `after`."""
     if from_json(to_json(after.cfg)) != after.cfg:
         yield "its config is another one after a round trip through JSON"
-    yield from _flops_problems(after.module, after.specs)
+    yield from _products_problems(before, after)
     yield from _mesh_problems(before.tree, after.tree)
 
 
-def _flops_problems(model: Module, new: Specs) -> Iterator[str]:
-    """Each token meets every matrix but those of experts, of which it meets one or more, and attention adds to that."""
-    inputs = {name: jax.ShapeDtypeStruct((ROWS, TOKENS), dtype) for name, dtype in _INPUTS.items()}
-    flops = count_flops(eval_step(model, dtype=None), abstract(model), inputs)
-    matrices = [spec for path, spec in new.items() if path.endswith((".weight", ".lora_a", ".lora_b"))]
-    tied = not any(path.startswith("head.") for path in new)
-    table = new["embedding.table"].size if tied else 0
-    low = table + sum(spec.size // _experts(spec) for spec in matrices)
-    high = table + sum(spec.size for spec in matrices)
-    per_token = flops / (2 * ROWS * TOKENS)
-    if not low <= per_token <= 2 * high:
-        yield f"{per_token:,.0f} products per token, expected between {low:,} and {2 * high:,}"
+def _products_problems(before: Built, after: Built) -> Iterator[str]:
+    """Each token meets every matrix, and attention adds to that; only what the feature has added may add to it.
+
+    Of experts a token meets one or more, and to send it there may take as much again.
+    """
+    matrices = {path: spec for path, spec in before.specs.items() if path.endswith(_MATRICES) and _experts(spec) == 1}
+    least = sum(spec.size for spec in matrices.values())
+    if before.products < least:
+        yield f"even without the feature, {before.products:,.0f} products per token, expected {least:,} or more"
+    low = high = before.products
+    for path in before.specs.keys() | after.specs.keys():
+        old, new = before.specs.get(path), after.specs.get(path)
+        if path.endswith(_MATRICES) and (old is None or new is None or old.shape != new.shape):
+            fewest, most = _met(new)
+            low, high = low + fewest - _met(old)[1], high + most - _met(old)[0]
+    if not low <= after.products <= high:
+        expected = f"{low:,.0f}" if low == high else f"between {low:,.0f} and {high:,.0f}"
+        yield f"{after.products:,.0f} products per token, expected {expected}"
+
+
+def _met(spec: ParamSpec | None) -> tuple[int, int]:
+    """Returns how many products per token a matrix takes, at least and at most."""
+    if spec is None:
+        return 0, 0
+    experts = _experts(spec)
+    return (spec.size // experts, 2 * spec.size) if experts > 1 else (spec.size, spec.size)
 
 
 def _experts(spec: ParamSpec) -> int:
