@@ -146,8 +146,8 @@ def digests(num_processes):
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     here = Path(__file__).parent
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    env = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    env["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, port, str(num_processes), str(rank)],
