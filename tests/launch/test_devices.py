@@ -37,6 +37,12 @@ def test_a_cpu_stands_for_as_many_devices_as_the_mesh_takes(variables, expected)
     assert json.loads(found.stdout) == expected
 
 
+def test_hosts_of_many_accelerators_get_no_more_threads():
+    environ = {"JAX_NUM_CPU_DEVICES": "8"}
+    start_devices(parse_mesh("data=512"), environ)
+    assert environ == {"JAX_NUM_CPU_DEVICES": "8"}
+
+
 def test_half_named_processes_are_an_error_that_says_what_is_missing():
     environ = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1", "JAX_PROCESS_ID": "0"}
     with pytest.raises(ConfigError) as e:

@@ -12,7 +12,8 @@ _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_
 # Devices of a CPU share one pool of threads, by default as many as there are devices, and a thread that has come to a
 # collective waits there for the others. Where a program has several that do not depend on each other, devices may come
 # to them in different orders, and with too few threads all wait for ever: pipelines have done so.
-_THREADS = 4  # For each device.
+_THREADS = 4  # For each device, ...
+_MOST = 64  # ... unless there are more devices: no CPU trains on so many, but hosts of accelerators come here, too.
 
 
 def start_devices(needed: Any, environ: MutableMapping[str, str]) -> None:
@@ -32,7 +33,7 @@ def start_devices(needed: Any, environ: MutableMapping[str, str]) -> None:
     devices = -(-needed.num_devices // count)
     if "JAX_NUM_CPU_DEVICES" not in environ:
         jax.config.update("jax_num_cpu_devices", devices)
-    if devices > 1:
+    if 1 < devices <= _MOST:
         environ.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, _THREADS * devices)))
     if count > 1:
         jax.distributed.initialize(environ[_ADDRESS], count, int(environ[_INDEX]))
