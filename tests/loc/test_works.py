@@ -60,7 +60,7 @@ def test_a_place_that_was_missed_is_found():
 
 
 def test_work_that_does_not_follow_from_the_matrices_is_found(monkeypatch):
-    """As if rotary positions made a program of one product of numbers more for each row."""
+    """As if rotary positions took one product of numbers more for each token."""
     before = built(MODELS["olmo2"].cfg)
     after = built(TRIALS["rope"].modifier(before.cfg, YARN))
     expected = before.products

@@ -76,16 +76,15 @@ def _products_problems(before: Built, after: Built) -> Iterator[str]:
 
     Of experts a token meets one or more, and to send it there may take as much again.
     """
-    matrices = {path: spec for path, spec in before.specs.items() if path.endswith(_MATRICES) and _experts(spec) == 1}
-    least = sum(spec.size for spec in matrices.values())
+    least = sum(_met(spec)[0] for path, spec in before.specs.items() if path.endswith(_MATRICES))
     if before.products < least:
         yield f"even without the feature, {before.products:,.0f} products per token, expected {least:,} or more"
     low = high = before.products
     for path in before.specs.keys() | after.specs.keys():
         old, new = before.specs.get(path), after.specs.get(path)
         if path.endswith(_MATRICES) and (old is None or new is None or old.shape != new.shape):
-            fewest, most = _met(new)
-            low, high = low + fewest - _met(old)[1], high + most - _met(old)[0]
+            (old_fewest, old_most), (fewest, most) = _met(old), _met(new)
+            low, high = low + fewest - old_most, high + most - old_fewest
     if not low <= after.products <= high:
         expected = f"{low:,.0f}" if low == high else f"between {low:,.0f} and {high:,.0f}"
         yield f"{after.products:,.0f} products per token, expected {expected}"
