@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail diff A B`: what differs between two recipes."""
+
+import argparse
+import json
+
+from dovetail.config import diff
+
+from ._resolve import resolve
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("a", help="a recipe, or RECIPE@HARDWARE")
+    parser.add_argument("b", help="another one")
+    parser.set_defaults(run=_diff)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    found = diff(resolve(args.a), resolve(args.b))
+    print(json.dumps([d._asdict() for d in found], indent=2) if args.json else str(found))
+    return 0

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail eval DIRECTORY`: a trained model on held-out data."""
+
+import argparse
+import json
+
+from dovetail.config import ConfigError
+
+from ._resolve import resolve_run
+
+
+def add_eval(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
+    parser.set_defaults(run=_eval)
+
+
+def _eval(args: argparse.Namespace) -> int:
+    import jax
+
+    from dovetail.train import eval_step, evaluate, load_trained
+
+    cfg, files = resolve_run(args.run_directory, args.overrides, args.step)
+    if cfg.eval_input is None:
+        raise ConfigError("eval_input is None: this run has no data to evaluate on. Set one: eval_input...=")
+    data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)
+    trained = load_trained(cfg, files=files, step=args.step)
+    values = evaluate(jax.jit(eval_step(trained.model, dtype=None)), trained.params, data)
+    found = {"step": trained.step, **values}
+    if args.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("  ".join(f"{name} {value:,.4f}".removesuffix(".0000") for name, value in found.items()))
+    return 0

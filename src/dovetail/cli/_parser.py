@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and their arguments, in the order in which help lists them."""
+
+import argparse
+
+from ._bench import add_bench
+from ._compile import add_compile
+from ._diff import add_diff
+from ._doctor import doctor
+from ._eval import add_eval
+from ._generate import add_generate
+from ._list import list_recipes
+from ._loc import add_loc
+from ._show import add_show
+from ._train import add_train
+
+_ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kernels, precision"
+_MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
+_NAMES = {
+    "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
+    "run_directory": "the directory of a run",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser; each command sets `run`, which takes the arguments and returns the exit code."""
+    root = argparse.ArgumentParser(prog="dovetail", description="Train language models from configs.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, *, recipe: str = "", reports: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        if recipe:
+            added.add_argument(recipe, help=_NAMES[recipe])
+            added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in learner.clip_norm=0.5")
+        if reports:
+            added.add_argument("--json", action="store_true", help="print JSON")
+        return added
+
+    command("list", "List the recipes.").set_defaults(run=list_recipes)
+    show = command("show", "Print the config of a recipe; with --mesh, its parameters on that mesh.", recipe="recipe")
+    add_show(_placed(show))
+    add_diff(command("diff", "Print what differs between two recipes, or between one on two kinds of hardware."))
+    add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
+    add_eval(command("eval", "Evaluate a trained model on its held-out data.", recipe="run_directory"))
+    add_generate(command("generate", "Continue a prompt with a trained model."))
+    add_compile(command("compile", "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
+    command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
+    add_bench(command("bench", "Compare with peers, in one run.", reports=False))
+    add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))
+    return root
+
+
+def _placed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what says where a recipe runs."""
+    parser.add_argument("--mesh", metavar="AXIS=SIZE,...", help=_MESH)
+    parser.add_argument("--on", metavar="HARDWARE", help=_ON)
+    return parser

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train`, and `eval` and `generate` of the run it made."""
+
+import json
+import re
+
+import pytest
+
+from dovetail.cli import main, resolve
+
+
+@pytest.mark.slow
+def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path):
+    small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "sample_tokens=4"]
+    directory = f"directory={tmp_path / 'run'}"
+    assert main(["train", "tiny-lm", "steps=2", directory, *small]) == 0
+    assert main(["train", "tiny-lm", "steps=3", directory, *small]) == 0
+    out = capsys.readouterr().out
+    assert "Going on after step 2." in out
+    assert main(["generate", str(tmp_path / "run"), "The whale", "sampling.temperature=0.5"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("The whale")
+    assert re.fullmatch(r"4 tokens, [\d,]+ a second\n", printed.err)
+    assert main(["generate", str(tmp_path / "run"), "The whale", "--json", "--step", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["tokens"]) == (2, 4)
+    assert found["tokens_per_second"] > 0
+    assert main(["eval", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.startswith("step 3  eval/loss ")
+    assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"step", "eval/loss", "eval/accuracy", "eval/tokens"}
+    assert main(["eval", str(tmp_path / "run"), "--step", "7"]) == 2
+    assert "there is no step 7, only" in capsys.readouterr().err
+    assert resolve(str(tmp_path / "run")).steps == 3
+
+
+def test_a_sequence_longer_than_there_are_positions_is_refused_before_anything_is_written(capsys, tmp_path):
+    directory = tmp_path / "run"
+    assert main(["train", "gpt2-tiny", "input.seq_len=4096", f"directory={directory}"]) == 2
+    assert "a sequence of 4096 tokens, but max_length is " in capsys.readouterr().err
+    assert not directory.exists()
