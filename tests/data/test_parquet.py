@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: text and token columns, row groups, and each way a table can be wrong."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -96,3 +98,16 @@ def test_table_without_rows_is_an_error(table):
     file = table("a.parquet", {"text": pa.array([], pa.string())})
     message = f"{file}: the table has no rows. Remove the file, or leave it out."
     assert error_of(Parquet.Config(files=[file]).build) == message
+
+
+def test_flipped_bits_are_found_where_the_file_has_checksums(table):
+    texts = [f"{i} of many whales" for i in range(50)]
+    file = table("a.parquet", {"text": texts}, write_page_checksum=True, compression="none", use_dictionary=False)
+    whole = Path(file).read_bytes()
+    at = whole.index(b"17 of many")
+    Path(file).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    source = Parquet.Config(files=[file]).build()
+    message = error_of(lambda: source[0])
+    assert message.startswith(f"{file}: row group 0 cannot be read: ")
+    assert "CRC checksum verification failed" in message
+    assert message.endswith("\n  Get the file again.")

@@ -2,6 +2,7 @@
 """JSON Lines: one JSON object in each line, with the document in one of its fields."""
 
 import json
+import mmap
 import os
 from typing import Any
 
@@ -19,7 +20,8 @@ _CHUNK = 1 << 24
 class JsonLines(FileSource):
     """Documents in JSON Lines files, as text or as a list of token ids. Blank lines do not count.
 
-    Files are scanned once for their line ends; the index takes 16 bytes of memory for each line.
+    Files may be compressed (.gz, .zst): they are unpacked once, to the cache of this machine. All are scanned once for
+    their line ends; the index takes 16 bytes of memory for each line.
     """
 
     class Config(FileSource.Config):
@@ -27,14 +29,15 @@ class JsonLines(FileSource):
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self._lines = [_index_lines(file) for file in self.files]
+        self._plain = self._unpacked()
+        self._lines = list(map(_index_lines, self._plain, self.files))
         self._set_counts(map(len, self._lines))
         self._open = opened_files()
         self[0]  # A wrong field name is found now, and not when training starts.
 
     def _read(self, file: int, at: int) -> Document:
         start, stop = map(int, self._lines[file][at])
-        text = decode(read_range(self._open, self.files[file], start, stop), self.files[file], start)
+        text = decode(read_range(self._open, self._plain[file], start, stop), self.files[file], start)
         try:
             record = json.loads(text)
         except ValueError as e:
@@ -42,7 +45,7 @@ class JsonLines(FileSource):
         return Document(content_of_record(record, self.cfg.field, lambda: self._place(file, at)))
 
     def _place(self, file: int, at: int) -> str:
-        return f"{self.files[file]}:{line_of(self.files[file], int(self._lines[file][at][0]))}"
+        return f"{self.files[file]}:{line_of(self._plain[file], int(self._lines[file][at][0]))}"
 
 
 def content_of_record(record: Any, field: str, place: Any) -> str | np.ndarray:
@@ -56,25 +59,31 @@ def content_of_record(record: Any, field: str, place: Any) -> str | np.ndarray:
     return content if isinstance(content, str) else checked_content(content, f"field {field!r}", place())
 
 
-def _index_lines(file: str) -> np.ndarray:
-    """Returns where each line that is not blank starts and stops: [lines, 2]."""
-    size = os.path.getsize(file)
-    ends: list[np.ndarray] = []
-    with open(file, "rb") as f:
-        head = f.read(3)
-        f.seek(0)
-        if head[:2] == b"\x1f\x8b":
-            raise DataError(f"{file}: is compressed with gzip, so its lines cannot be read by index. Unpack it first.")
-        for offset in range(0, size, _CHUNK):
-            chunk = np.frombuffer(f.read(_CHUNK), np.uint8)
-            ends.append(np.flatnonzero(chunk == ord("\n")) + offset)
-    stops = np.append(np.concatenate(ends), size)
-    starts = np.concatenate([[len(BOM) if head == BOM else 0], stops[:-1] + 1])
-    lengths = stops - starts
-    keep = lengths > 0
-    one = np.flatnonzero(lengths == 1)  # A blank line of a file with Windows line ends holds a carriage return.
-    if len(one):
-        keep[one] = ~np.isin(np.memmap(file, np.uint8, "r")[starts[one]], np.frombuffer(b" \t\r", np.uint8))
+def _index_lines(plain: str, file: str) -> np.ndarray:
+    """Returns where each line that is not blank starts and stops: [lines, 2]. `file` is what to call it."""
+    starts, indented = _line_starts(plain)
+    stops = np.append(starts[1:] - 1, os.path.getsize(plain))
+    keep = np.ones(len(starts), bool)
+    with open(plain, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[: len(BOM)] == BOM:
+            starts[0] = len(BOM)
+            indented = np.append(indented, 0)
+        for line in indented.tolist():
+            keep[line] = bool(data[starts[line] : stops[line]].strip())
     if not keep.any():
         raise DataError(f"{file}: has no documents, only blank lines. Remove it, or leave it out.")
     return np.stack([starts[keep], stops[keep]], axis=1)
+
+
+def _line_starts(file: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where each line starts, and which of them start with white space or are empty."""
+    starts, indented, count, offset = list[np.ndarray](), list[np.ndarray](), 0, 0
+    before = b"\n"  # The first line starts as if after another.
+    with open(file, "rb") as f:
+        while read := f.read(_CHUNK):
+            chunk = np.frombuffer(before + read, np.uint8)
+            ends = np.flatnonzero(chunk[:-1] == ord("\n"))
+            starts.append(ends + offset)
+            indented.append(np.flatnonzero(chunk[ends + 1] <= ord(" ")) + count)
+            before, offset, count = read[-1:], offset + len(read), count + len(ends)
+    return np.concatenate(starts), np.concatenate(indented)

@@ -15,6 +15,9 @@ from ._source import Document, FileSource, checked_content
 class Parquet(FileSource):
     """Documents in a column of Parquet files: strings, or lists of token ids. Needs the extra `data`.
 
+    Pages are checked against their checksums where the file has them (`write_page_checksum=True` in pyarrow, which does
+    not write them by default): damage in other files may go unseen.
+
     A row is read together with its row group, so a shuffle permutes row groups, and the rows inside each of them.
     """
 
@@ -59,10 +62,10 @@ class Parquet(FileSource):
         file, group = key
         pq = optional_import("pyarrow.parquet", component=self)
         try:
-            with pq.ParquetFile(self.files[file]) as table:
+            with pq.ParquetFile(self.files[file], page_checksum_verification=True) as table:
                 return table.read_row_group(group, columns=[self.cfg.column], use_threads=False).column(0)
         except (ValueError, OSError) as e:
-            raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}") from e
+            raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}\n  Get the file again.") from e
 
     def _read(self, file: int, at: int) -> Document:
         group = int(np.searchsorted(self._groups[file], at, side="right"))

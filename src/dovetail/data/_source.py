@@ -10,6 +10,7 @@ import numpy as np
 
 from dovetail.config import REQUIRED, Component
 
+from ._compressed import unpacked
 from ._errors import DataError, place_of
 from ._files import find_files
 
@@ -78,6 +79,12 @@ class FileSource(Source, abc.ABC):
 
     def size(self) -> int:
         return self._size
+
+    def _unpacked(self) -> list[str]:
+        """Returns the files to read, those that are compressed unpacked. The size of the source is theirs."""
+        files = [unpacked(file, self) for file in self.files]
+        self._size = sum(map(os.path.getsize, files))
+        return files
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Returns the number of the file, and the number of the document in it."""

@@ -18,7 +18,7 @@ _NOT_BLANK = re.compile(rb"\S")
 
 
 class TextFiles(FileSource):
-    """Documents in plain text files. Those of white space only do not count.
+    """Documents in plain text files, also compressed (.gz, .zst). Those of white space only do not count.
 
     A document longer than `max_bytes` is read in parts, so it may be longer than memory. Each part is shuffled like a
     document; a part ends at the end of a line or a word where there is one in its second half.
@@ -35,22 +35,24 @@ class TextFiles(FileSource):
         if cfg.max_bytes < 4:
             raise ConfigError(f"{place_of(self, 'max_bytes')}: is {cfg.max_bytes}, less than a character may take (4).")
         separator = None if cfg.separator is None else cfg.separator.encode()
-        self._parts = [_index_parts(file, separator, cfg.max_bytes) for file in self.files]
+        self._plain = self._unpacked()
+        names = zip(self._plain, self.files, strict=True)
+        self._parts = [_index_parts(plain, file, separator, cfg.max_bytes) for plain, file in names]
         self._set_counts(map(len, self._parts))
         self._open = opened_files()
 
     def _read(self, file: int, at: int) -> Document:
         start, stop, starts, ends = map(int, self._parts[file][at])
-        text = decode(read_range(self._open, self.files[file], start, stop), self.files[file], start)
+        text = decode(read_range(self._open, self._plain[file], start, stop), self.files[file], start)
         return Document(text, bool(starts), bool(ends))
 
     def _place(self, file: int, at: int) -> str:
-        return f"{self.files[file]}:{line_of(self.files[file], int(self._parts[file][at][0]))}"
+        return f"{self.files[file]}:{line_of(self._plain[file], int(self._parts[file][at][0]))}"
 
 
-def _index_parts(file: str, separator: bytes | None, limit: int) -> np.ndarray:
+def _index_parts(plain: str, file: str, separator: bytes | None, limit: int) -> np.ndarray:
     """Returns start, stop, whether a document starts and whether it ends there, of each part: [parts, 4]."""
-    with open(file, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(plain, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
         rows = [
             (start, stop, start == first, stop == last)
             for first, last in _documents(data, separator)
