@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests: damaged, missing, of another step, of a later format."""
+"""Manifests: damaged, missing, of another step, of a later format, or made to lead elsewhere."""
 
+import copy
+import json
+import os
+import random
 import shutil
+import sys
+from typing import Any
 
 import pytest
 
 from checkpoint.helpers import save_steps
-from dovetail.checkpoint import CorruptionError
+from dovetail.checkpoint import CheckpointError, CorruptionError, load_config
 from dovetail.checkpoint._files import seal, unseal
 from dovetail.checkpoint._step import check_files, damaged_files, read_file, read_manifest
 from dovetail.config import ConfigError
@@ -78,3 +84,94 @@ def test_a_changed_file_is_named_with_both_checksums(step):
         f"  config.json: No such file or directory.\n"
         f"  files/vocab: 3 bytes, 5 were written."
     )
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../step_7/files/vocab", "files/../../x", "", "files//vocab", "a\0b"])
+def test_a_manifest_may_only_list_files_of_its_step(name, step):
+    content = unseal((step / "manifest.json").read_bytes())
+    content["files"][name] = {"size": 5, "crc32": "c82e0dd0"}
+    (step / "manifest.json").write_bytes(seal(content))
+    with pytest.raises(CorruptionError) as e:
+        read_manifest(step)
+    expected = f"it lists {name!r}, expected the relative name of a file of the step"
+    assert str(e.value) == f"checkpoint {step} is damaged:\n  manifest.json: ValueError: {expected}"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "files/vocab", "arrays/more"])
+@pytest.mark.parametrize("kind", ["a symbolic link", "a device, pipe or socket"])
+def test_what_is_not_a_regular_file_is_never_opened(kind, name, step):
+    file = step / name
+    file.unlink(missing_ok=True)
+    if kind == "a symbolic link":
+        file.symlink_to("/dev/zero")  # It never ends; a pipe never begins.
+    else:
+        os.mkfifo(file)
+    with pytest.raises(CorruptionError) as e:
+        read_manifest(step)
+    assert str(e.value) == f"checkpoint {step} is damaged:\n  {name}: is {kind}, expected a regular file."
+
+
+ODD: list[Any] = [None, True, -1, 1 << 70, 0.5, "", "x", "..", "../x", "/dev/zero", "/etc/passwd", "\x1b[2J", [], {}]
+ODD += [["/dev/zero"], {"size": 5}, {"size": 0, "crc32": "00000000"}, {"size": -1, "crc32": 7}, [[[]]]]
+NAMES = ["..", "/dev/zero", "../../etc/passwd", "files/vocab/x", "arrays", "manifest.json", "files/\ud800", "new", ""]
+
+
+def mutated(content: Any, choose: random.Random) -> Any:
+    """Returns JSON data in which one place, anywhere, was replaced, removed or added."""
+    root: Any = {"": copy.deepcopy(content)}
+    places = [(root, "")]
+    for holder, key in places:  # It grows while we go.
+        value = holder[key]
+        keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        places += [(value, k) for k in keys]
+    holder, key = choose.choice(places)
+    value = holder[key]
+    if isinstance(value, dict) and choose.random() < 0.5:
+        value[choose.choice(NAMES)] = choose.choice([*ODD, {"size": 5, "crc32": "c82e0dd0"}])
+    elif isinstance(holder, dict) and key and choose.random() < 0.3:
+        del holder[key]
+    else:
+        holder[key] = choose.choice(ODD)
+    return root[""]
+
+
+opened: list[str] = []
+watching = False
+
+
+def note_opened(event: str, args: tuple[Any, ...]) -> None:
+    if watching and event == "open" and isinstance(args[0], str | os.PathLike):
+        opened.append(os.path.abspath(os.fspath(args[0])))
+
+
+def test_whatever_a_manifest_says_the_answer_is_a_clear_error_and_nothing_outside_the_step_is_opened(step):
+    global watching
+    sys.addaudithook(note_opened)  # For the rest of the process: there is no way to take it back.
+    good = unseal((step / "manifest.json").read_bytes())
+    choose, refused = random.Random(0), 0
+    for _ in range(300):
+        content = mutated(mutated(good, choose) if choose.random() < 0.5 else good, choose)
+        (step / "manifest.json").write_bytes(seal(content))
+        watching = True
+        try:
+            manifest = read_manifest(step)
+            check_files(step, manifest)
+            damaged_files(step, manifest)
+            load_config(str(step.parent))
+        except (CheckpointError, ConfigError):
+            refused += 1
+        finally:
+            watching = False
+    outside = [path for path in opened if not path.startswith(f"{step}{os.sep}")]
+    assert not outside
+    assert opened
+    assert refused > 200
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"content": 1e400, "crc32": ""}', b"9" * 10_000, json.dumps("x").encode()]
+)
+def test_a_manifest_that_is_no_manifest_is_damage(data, step):
+    (step / "manifest.json").write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"manifest\.json: "):
+        read_manifest(step)

@@ -35,22 +35,23 @@ def start_writing(path: Path, leaves: Mapping[str, Array], *, compress: bool) ->
 def load(path: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the leaves in `wanted`, laid out as it says, not verified yet."""
     infos = manifest.leaves
-    asked = {name: stored_form(leaf, infos[name]) for name, leaf in wanted.items()}
-    # Arrays without elements are not on disk.
-    stored = {name: jnp.zeros(x.shape, x.dtype, device=x.sharding) for name, x in asked.items() if not x.size}
-    to_read = {name: x for name, x in asked.items() if x.size}
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     try:
+        asked = {name: stored_form(leaf, infos[name]) for name, leaf in wanted.items()}
+        # Arrays without elements are not on disk.
+        stored = {name: jnp.zeros(x.shape, x.dtype, device=x.sharding) for name, x in asked.items() if not x.size}
+        to_read = {name: x for name, x in asked.items() if x.size}
         with context:
             stored |= ocp.load(str(path / ARRAYS), to_read) if to_read else {}
-        jax.block_until_ready(stored)
+        return jax.block_until_ready(
+            {name: from_stored(stored[name], leaf, infos[name]) for name, leaf in wanted.items()}
+        )
     except Exception as e:  # Orbax and TensorStore raise whatever they meet: the files tell what it means.
         if files := damaged_files(path, manifest):
             raise CorruptionError(f"checkpoint {path} is damaged:{bullets(files)}") from e
         why = f"although its files are as they were written:\n  {reason(e)}"
         raise CheckpointError(f"checkpoint {path} cannot be read, {why}") from e
-    return {name: from_stored(stored[name], leaf, infos[name]) for name, leaf in wanted.items()}
 
 
 def verify(path: Path, manifest: Manifest, totals: Mapping[str, np.ndarray], replicas: Mapping[str, bool]) -> None:

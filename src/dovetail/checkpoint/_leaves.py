@@ -38,8 +38,16 @@ class LeafInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "LeafInfo":
-        """Returns what `to_json` was called on."""
-        return LeafInfo(**{**data, "shape": tuple(data["shape"])})
+        """Returns what `to_json` was called on; a ValueError or TypeError if it cannot have been."""
+        info = LeafInfo(**{**data, "shape": tuple(data["shape"])})
+        texts = (info.dtype, info.fingerprint, info.key_impl or "")
+        if not all(type(size) is int and size >= 0 for size in info.shape) or not all(map(_is_text, texts)):
+            raise ValueError(f"{data!r:.80} does not describe an array")
+        return info
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def path_of(keys: KeyPath) -> str:

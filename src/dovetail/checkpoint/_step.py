@@ -9,12 +9,17 @@
 
 Each process writes `part_<process>.json`: the fingerprints of its shards, and the sums of its share of the files under
 `arrays`. The first one puts them together in the manifest.
+
+A step may come from elsewhere. What is opened is a regular file under it, of a bounded size, and nothing else: no link,
+device or pipe, and no name that leads out.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import numpy as np
 
@@ -32,6 +37,8 @@ FILES = "files"
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 _SMALL = 1 << 16  # Files up to this size are summed before each restore; the rest when something is wrong.
+_MOST = 1 << 30  # Of the files that are read whole: manifest, config, tokenizer.
+_CRC = re.compile(r"[0-9a-f]{8}\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,27 +91,65 @@ def _part(path: Path, process: int) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the manifest of a finished step."""
+    """Returns the manifest of a finished step, whose names are those of regular files under it."""
     try:
-        content = unseal((path / _MANIFEST).read_bytes())
+        if problems := list(_irregular(path)):
+            _raise_damaged(path, problems)
+        content = unseal(_read(path / _MANIFEST))
         if content["format"] == _FORMAT:
             leaves = {leaf: LeafInfo.from_json(info) for leaf, info in content["leaves"].items()}
-            manifest = Manifest(content["step"], leaves, content["files"])
+            manifest = Manifest(content["step"], leaves, _file_sums(content["files"]))
             if path.name == f"step_{manifest.step}":
                 return manifest
             raise ValueError(f"it is of step {manifest.step}")
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         _raise_damaged(path, [f"{_MANIFEST}: {reason(e)}"], e)
     raise ConfigError(
         f"checkpoint {path}: format {content['format']!r} cannot be read: this version of dovetail reads {_FORMAT}."
     )
 
 
+def _irregular(path: Path, under: str = "") -> Iterator[str]:
+    """Yields what is wrong with entries that are neither regular files nor directories."""
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            name = f"{under}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from _irregular(Path(entry.path), f"{name}/")
+            elif not entry.is_file(follow_symlinks=False):
+                what = "a symbolic link" if entry.is_symlink() else "a device, pipe or socket"
+                yield f"{name}: is {what}, expected a regular file."
+
+
+def _file_sums(found: Mapping[str, Any]) -> dict[str, FileSum]:
+    """Returns the sums of the files in a manifest, checked; a ValueError for a name that leads out of the step."""
+    for name, file in found.items():
+        if "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"it lists {name!r}, expected the relative name of a file of the step")
+        if file.keys() != {"size", "crc32"} or type(file["size"]) is not int or not _CRC.match(file["crc32"]):
+            raise ValueError(f"it lists {name!r} as {file!r:.80}, expected a size and a crc32")
+    return dict(found)
+
+
+def _read(file: Path) -> bytes:
+    """Returns the content of a file that is read whole."""
+    with file.open("rb") as opened:
+        data = opened.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise ValueError(f"it has more than {_MOST:,} bytes")
+    return data
+
+
 def read_file(path: Path, manifest: Manifest, name: str) -> bytes:
     """Returns the content of a small file of the step, checked."""
+    if name not in manifest.files:
+        _raise_damaged(path, [f"{_MANIFEST}: it does not list {name!r}."])
     if problem := _file_problem(path, name, manifest.files[name], thorough=True):
         _raise_damaged(path, [problem])
-    return (path / name).read_bytes()
+    try:
+        return _read(path / name)
+    except ValueError as e:
+        _raise_damaged(path, [f"{name}: {e}."], e)
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
