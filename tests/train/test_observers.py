@@ -76,3 +76,18 @@ def test_a_terminal_shows_a_bar(tmp_path, monkeypatch):
     drive(Terminal.Config().build(), tmp_path)
     assert "step 3/3" in out.getvalue()
     assert "12,346 tokens/s" in out.getvalue()
+
+
+@pytest.mark.parametrize("code", ["\x1b]0;title\x07", "\x9b2J", "\r", "\u202e"])
+def test_what_a_model_writes_does_not_reach_the_terminal_as_a_command(code, tmp_path, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=False, width=100))
+    for cfg in (Terminal.Config(), JsonLines.Config()):
+        observer = cfg.build()
+        observer.start(tmp_path, 1, 2, "a run")
+        observer.text(1, "sample", f"a{code}b\tc\nd")
+        observer.stop()
+    written = (tmp_path / "metrics.jsonl").read_text()
+    assert code[0] not in out.getvalue() + written
+    assert ascii(code)[1:-1] + "b" in out.getvalue()
+    assert json.loads(written)["sample"] == f"a{code}b\tc\nd"

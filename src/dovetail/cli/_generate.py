@@ -19,7 +19,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from dovetail.train import load_trained
+    from dovetail.train import escaped, load_trained, visible
 
     cfg, files = resolve_run(args.directory, args.overrides, args.step)
     trained = load_trained(cfg, files=files, step=args.step)
@@ -27,8 +27,8 @@ def _generate(args: argparse.Namespace) -> int:
     rate = found.tokens / found.seconds
     if args.json:
         values = {"step": trained.step, "text": found.text, "tokens": found.tokens, "tokens_per_second": round(rate, 1)}
-        print(json.dumps(values, ensure_ascii=False, indent=2))
+        print(escaped(json.dumps(values, ensure_ascii=False, indent=2)))
     else:
-        print(found.text, flush=True)
+        print(visible(found.text), flush=True)
         print(f"{found.tokens} tokens, {rate:,.0f} a second", file=sys.stderr)
     return 0

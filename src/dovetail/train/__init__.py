@@ -22,3 +22,5 @@ from ._trained import evaluate as evaluate
 from ._trained import load_trained as load_trained
 from ._trainer import Trainer as Trainer
 from ._trainer import TrainingError as TrainingError
+from ._visible import escaped as escaped
+from ._visible import visible as visible

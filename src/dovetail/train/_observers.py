@@ -15,6 +15,8 @@ from rich.text import Text
 
 from dovetail.config import Component
 
+from ._visible import escaped, visible
+
 
 class Observer(Component, abc.ABC):
     """The interface. Values are plain numbers: whoever calls has waited for the device."""
@@ -54,7 +56,7 @@ class JsonLines(Observer):
         self._write({"step": step, "time": time.time(), name: value})
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.write(escaped(json.dumps(record, ensure_ascii=False)) + "\n")
         self._file.flush()
 
     def stop(self) -> None:
@@ -112,7 +114,7 @@ class Terminal(Observer):
             self._last_line = time.monotonic()
 
     def text(self, step: int, name: str, value: str) -> None:
-        self._console.print(f"step {step}  {name}:\n{value}\n", highlight=False, markup=False)
+        self._console.print(f"step {step}  {name}:\n{visible(value)}\n", highlight=False, markup=False)
 
     def stop(self) -> None:
         self._progress.stop()
