@@ -2,18 +2,38 @@
 """`train`, and `eval` and `generate` of the run it made."""
 
 import json
+import os
+import pty
 import re
+import sys
 
 import pytest
 
 from dovetail.cli import main, resolve
 
 
+def as_program(monkeypatch, *argv):
+    """Runs the command as a program whose standard error is a terminal; returns its exit code and what that shows."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("DOVETAIL_HOST", "plain")
+    with open(theirs, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["dovetail", *argv])
+        patch.setattr(sys, "stderr", terminal)
+        code = main()
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    return code, shown
+
+
 @pytest.mark.slow
-def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path):
+def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, monkeypatch):
     small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "sample_tokens=4"]
     directory = f"directory={tmp_path / 'run'}"
-    assert main(["train", "tiny-lm", "steps=2", directory, *small]) == 0
+    code, shown = as_program(monkeypatch, "train", "tiny-lm", "steps=2", directory, *small)
+    assert code == 0
+    assert "step 2/2" in capsys.readouterr().out
+    phases = ("importing", "measuring the model", "initialising the parameters", "tracing", "compiling", "evaluating")
+    assert sorted(phases, key=shown.index) == list(phases)  # Each is there, in this order.
     assert main(["train", "tiny-lm", "steps=3", directory, *small]) == 0
     out = capsys.readouterr().out
     assert "Going on after step 2." in out

@@ -3,12 +3,14 @@
 
 import io
 import json
+import time
 
 import pytest
 from rich.console import Console
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
+from dovetail.progress import phase
 from dovetail.train import JsonLines, Observer, TensorBoard, Terminal
 from dovetail.train import _observers as observers
 
@@ -91,3 +93,22 @@ def test_what_a_model_writes_does_not_reach_the_terminal_as_a_command(code, tmp_
     assert code[0] not in out.getvalue() + written
     assert ascii(code)[1:-1] + "b" in out.getvalue()
     assert json.loads(written)["sample"] == f"a{code}b\tc\nd"
+
+
+def test_a_terminal_says_what_is_done_before_the_first_step_and_how_long_it_took(tmp_path, monkeypatch):
+    out, now = io.StringIO(), [100.0]
+    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=True, width=100))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    observer = Terminal.Config().build()
+    observer.start(tmp_path, 1, 3, "a run")
+    with phase("compiling"):
+        now[0] += 12
+        observer._progress.refresh()
+    observer.metrics(1, METRICS)
+    with phase("evaluating"):
+        now[0] += 7
+    observer.stop()
+    shown = out.getvalue()
+    assert "compiling 12 s" in shown
+    assert "compiling took 12 s\n" in shown.replace("\r", "")
+    assert "evaluating took" not in shown

@@ -4,7 +4,6 @@
 import argparse
 import json
 import os
-import sys
 from typing import Any
 
 from ._resolve import start
@@ -28,8 +27,6 @@ def _compile(args: argparse.Namespace) -> int:
     from dovetail.plan import compiled
 
     cfg, found = start(args.recipe, args.overrides, on=args.on), hardware(args.on)
-    if sys.stderr.isatty():
-        print(f"compiling for {found.name}; this takes a minute or a few ...", file=sys.stderr)
     report, cached = compiled(cfg, found, use_cache=not args.no_cache)
     if args.json:
         print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))

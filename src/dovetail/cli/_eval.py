@@ -16,11 +16,11 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    cfg, files = resolve_run(args.run_directory, args.overrides, args.step)
     import jax
 
     from dovetail.train import eval_step, evaluate, load_trained
 
-    cfg, files = resolve_run(args.run_directory, args.overrides, args.step)
     if cfg.eval_input is None:
         raise ConfigError("eval_input is None: this run has no data to evaluate on. Set one: eval_input...=")
     data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)

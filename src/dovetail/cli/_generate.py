@@ -19,9 +19,9 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(args: argparse.Namespace) -> int:
+    cfg, files = resolve_run(args.directory, args.overrides, args.step)
     from dovetail.train import escaped, load_trained, visible
 
-    cfg, files = resolve_run(args.directory, args.overrides, args.step)
     trained = load_trained(cfg, files=files, step=args.step)
     found = trained.timed_sample(args.prompt, seed=args.seed, max_new=cfg.sample_tokens, sampling=cfg.sampling)
     rate = found.tokens / found.seconds

@@ -2,29 +2,38 @@
 """The command line: parse, resolve, print, run. JAX is imported by the commands that need it, not before."""
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dovetail.config import ConfigError
 from dovetail.launch import host_settings, restart_with
+from dovetail.progress import Line
 
 from ._parser import parser
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
 _COMPUTES = ("train", "eval", "generate", "bench")
+# Commands that make their user wait, and say for what.
+_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "compile")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns 0, or 2 with one message for what the user can fix."""
+    """Runs a command; returns 0, or 2 with one message for what the user can fix.
+
+    As a program, without `argv`, it also says on standard error what it is doing, if that takes a while.
+    """
     args = _parsed(argv)
+    shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        code = args.run(args)
+        with shown:
+            code = args.run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # As in `dovetail show ... | head`: nobody reads on.
@@ -35,6 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"dovetail {args.command}: {e}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[None]:
+    """Shows the phases of a command. Of several processes, the first one does."""
+    if os.environ.get("JAX_PROCESS_ID", "0") not in ("", "0"):
+        yield
+        return
+    # A copy of standard error: compilers write to it by themselves, so it is closed while they run.
+    with open(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as stream, Line(stream).shown():
+        yield
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:

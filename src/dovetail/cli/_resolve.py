@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a user names to the config it stands for."""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigBase, ConfigError, from_json, override
-from dovetail.zoo import recipe
+from dovetail.progress import phase
+from dovetail.zoo import check_name, recipe
 
 
 def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on: str | None = None) -> Any:
@@ -19,6 +21,7 @@ def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None, o
     is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
     """
     name, on = split_hardware(name, on)
+    _import(name, overrides)
     cfg = _resolve(name, overrides)
     if on is not None:
         from dovetail.plan import on_hardware
@@ -42,12 +45,28 @@ def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on:
 
     That number must be known before JAX starts, which it does when a config is fitted to hardware.
     """
+    name, on = split_hardware(name, on)
+    _import(name, overrides)
     from dovetail.launch import start_devices
     from dovetail.parallel import hardware
 
-    name, on = split_hardware(name, on)
     start_devices(resolve(name, overrides, mesh).mesh if on is None or mesh else hardware(on), os.environ)
     return resolve(name, overrides, mesh, on)
+
+
+def _import(name: str, overrides: Sequence[str]) -> None:
+    """Imports all that a run needs, JAX among it, which takes a while: so what can be checked is checked before."""
+    for text in overrides:
+        if not text.partition("=")[0] or "=" not in text:
+            raise ConfigError(f"{text!r} is not an override. Write path=value, as in model.dim=8.")
+    path, colon, _ = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        if not Path(path).is_file():
+            raise ConfigError(f"there is no file {path!r}.")
+    elif not (Path(name) / "checkpoints").is_dir():
+        check_name(name)
+    with phase("importing"):
+        importlib.import_module("dovetail.zoo.recipes")
 
 
 def _resolve(name: str, overrides: Sequence[str]) -> Any:
@@ -64,18 +83,17 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
 
     The directory is where it is now, not where it was trained.
     """
-    from dovetail.checkpoint import load_config
-
     checkpoints = Path(directory) / "checkpoints"
     if not checkpoints.is_dir():
         raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
+    _import(directory, overrides)
+    from dovetail.checkpoint import load_config
+
     stored = load_config(str(checkpoints), step)
     return override(from_json(stored.config).set(directory=directory), overrides), stored.files
 
 
 def _from_file(path: Path, function: str) -> ConfigBase:
-    if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

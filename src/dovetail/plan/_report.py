@@ -33,6 +33,7 @@ from dovetail.ops import (
     kernel_choices,
 )
 from dovetail.parallel import Hardware
+from dovetail.progress import phase
 from dovetail.train import Program, size_of
 
 GIB = 2**30
@@ -70,9 +71,11 @@ class Report(NamedTuple):
 def compile_step(cfg: Any, hardware: Hardware) -> Report:
     """Compiles the training step of the config of a trainer, which `on_hardware` returned, and reports on it."""
     program = Program(cfg, described_devices(hardware))
-    with kernel_choices() as choices:
+    with phase("tracing"), kernel_choices() as choices:
         traced = program.traced()
-    found = compile_for(traced.lower())
+        lowered = traced.lower()
+    with phase(f"compiling for {hardware.name}"):
+        found = compile_for(lowered)
     text, devices = Hlo(found.text), cfg.mesh.num_devices
     memory, by_path = _memory(found, program, hardware)
     total = sum(memory.values())

@@ -2,6 +2,7 @@
 """Observers: they are told what happens in a run, and show it or write it down. A run does not depend on them."""
 
 import abc
+import contextlib
 import json
 import math
 import time
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from dovetail.config import Component
+from dovetail.progress import SHORT, Watcher, duration, watching
 
 from ._visible import escaped, visible
 
@@ -83,7 +85,10 @@ class TensorBoard(Observer):
 
 
 class Terminal(Observer):
-    """Shows progress in a terminal, or prints a line now and then where there is none."""
+    """Shows progress in a terminal, or prints a line now and then where there is none.
+
+    In a terminal, the bar of progress also says what is done between steps, such as compiling.
+    """
 
     class Config(Observer.Config):
         seconds: float = 10.0  # Between two lines, without a terminal.
@@ -101,8 +106,12 @@ class Terminal(Observer):
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._task = self._progress.add_task("train", total=last_step, completed=first_step - 1, figures="")
-        self._progress.start()
+        bar = self._progress.add_task("train", total=last_step, completed=first_step - 1, figures="", phases=())
+        self._task = bar
+        self._open = contextlib.ExitStack()
+        if self._console.is_terminal:
+            self._open.enter_context(watching(_Phases(self._progress, bar)))
+        self._open.enter_context(self._progress)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         line = figures(values)
@@ -117,12 +126,39 @@ class Terminal(Observer):
         self._console.print(f"step {step}  {name}:\n{visible(value)}\n", highlight=False, markup=False)
 
     def stop(self) -> None:
-        self._progress.stop()
+        self._open.close()
+
+
+class _Phases(Watcher):
+    """Keeps the names of the phases that a run is in, and when they began, where the bar finds them.
+
+    Those before the first step leave a line, if they took a while.
+    """
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task, self._done = progress, task, progress.tasks[0].completed
+        self._inside: tuple[tuple[str, float], ...] = ()
+
+    def started(self, name: str) -> None:
+        self._now((*self._inside, (name, time.monotonic())))
+
+    def ended(self, name: str, seconds: float | None) -> None:
+        self._now(self._inside[:-1])
+        before_steps = self._progress.tasks[0].completed == self._done
+        if before_steps and seconds is not None and seconds >= SHORT:
+            self._progress.console.print(f"{name} took {duration(seconds)}", highlight=False)
+
+    def _now(self, inside: tuple[tuple[str, float], ...]) -> None:
+        self._inside = inside
+        self._progress.update(self._task, phases=inside)
 
 
 class _Figures(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(str(task.fields["figures"]))
+        if not task.fields["phases"]:
+            return Text(str(task.fields["figures"]))
+        name, start = task.fields["phases"][-1]
+        return Text(f"{name} {duration(time.monotonic() - start)}")
 
 
 def figures(values: Mapping[str, float]) -> str:

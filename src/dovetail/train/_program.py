@@ -14,6 +14,7 @@ from dovetail.ops import Choice, kernel_choices
 from dovetail.optim import Learner
 from dovetail.parallel import Batch as BatchSize
 from dovetail.parallel import on_mesh
+from dovetail.progress import phase
 
 from ._devices import Devices
 from ._step import Batch, Metrics, TrainState, abstract_batch, init_state, train_step
@@ -34,9 +35,12 @@ class Program:
         self.shardings = self.devices.state_shardings(self.learner)
         self.fallbacks: list[Choice] = []  # Kernels that were not the first choice, known when the step is traced.
 
-    def step(self) -> Callable[..., Any]:
-        """Returns the compiled step, `step(state, batch) -> state, metrics`; it takes the memory of the old state."""
-        return self.devices.jit(self._step(), **self._options())
+    def compiled(self, state: TrainState, batch: Batch) -> Callable[..., Any]:
+        """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state."""
+        with phase("tracing"), self.devices.ambient():
+            lowered = jax.jit(self._step(), **self._options()).lower(state, batch)
+        with phase("compiling"):
+            return lowered.compile()
 
     def traced(self) -> Any:
         """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet."""

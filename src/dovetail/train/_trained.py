@@ -15,6 +15,7 @@ from dovetail.data import Tokenizer
 from dovetail.models import CausalLM, Sampling, generate
 from dovetail.module import init, specs
 from dovetail.optim import Learner, LearnerState
+from dovetail.progress import phase
 
 from ._step import TrainState, init_state
 
@@ -42,9 +43,13 @@ class Trained(NamedTuple):
     def timed_sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> Sample:
         """Returns the prompt with a continuation, and the time of drawing it."""
         inputs = (self.params, *_prompt(self.tokenizer, prompt), jax.random.key(seed))
-        run = compiled_generate(self.model, max_new, sampling).lower(*inputs).compile()
+        with phase("tracing"):
+            lowered = compiled_generate(self.model, max_new, sampling).lower(*inputs)
+        with phase("compiling"):
+            run = lowered.compile()
         start = time.perf_counter()
-        drawn = np.asarray(run(*inputs))
+        with phase("generating"):
+            drawn = np.asarray(run(*inputs))
         seconds = time.perf_counter() - start
         return Sample(_text(self.tokenizer, inputs[1], drawn), drawn.size, seconds)
 

@@ -6,7 +6,7 @@ import functools
 import math
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from dovetail.models import CausalLM, Sampling
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner
 from dovetail.parallel import Mesh, MeshRule
+from dovetail.progress import phase
 
 from ._meter import Meter
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
@@ -82,14 +83,16 @@ class Trainer(Component):
                 f"{self.input.vocab_size} tokens. Set it to at least that."
             )
         self._bad_steps = 0
-        self._devices, self._step = self._program.devices, self._program.step()
+        self._devices = self._program.devices
+        self._step: Callable[..., Any] | None = None  # Compiled when there is a batch.
         jit = functools.partial(self._devices.jit, out_shardings=self._devices.everywhere)
         self._eval_step = jit(eval_step(self.model, dtype=self._program.dtype, layout=self._devices.layout))
         self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling, jit=jit)
 
     def run(self) -> TrainState:
         """Trains until `steps`, or until interrupted; returns the last state."""
-        size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
+        with phase("measuring the model"):
+            size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
         directory = _made(Path(self.cfg.directory))
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         with checkpointer, _interruptible() as interrupted:
@@ -116,8 +119,10 @@ class Trainer(Component):
         batches, program = self._devices.batches(self.input), self._program
         start = self._devices.jit(program.init, out_shardings=program.shardings)
         if checkpointer.latest() is None:
-            return start(jax.random.key(self.cfg.seed)), batches
-        restored = checkpointer.restore(program.abstract_state())
+            with phase("initialising the parameters"):
+                return jax.block_until_ready(start(jax.random.key(self.cfg.seed))), batches
+        with phase("restoring the last checkpoint"):
+            restored = checkpointer.restore(program.abstract_state())
         batches.set_state(restored.data_state)
         return restored.state, batches
 
@@ -134,6 +139,8 @@ class Trainer(Component):
         pending: deque[tuple[int, Any]] = deque()
         for step in range(done + 1, cfg.steps + 1):
             batch = next(batches)
+            if self._step is None:
+                self._step = self._program.compiled(state, batch)
             with meter.device():
                 state, metrics = self._step(state, batch)
             pending.append((step, metrics))
@@ -179,11 +186,13 @@ class Trainer(Component):
     def _evaluate(self, step: int, state: TrainState) -> None:
         assert self.eval_input is not None
         params = averaged(state, self.cfg)
-        values = evaluate(self._eval_step, params, self._devices.batches(self.eval_input))
+        with phase("evaluating"):
+            values = evaluate(self._eval_step, params, self._devices.batches(self.eval_input))
         for observer in self.observers:
             observer.metrics(step, values)
         if self.cfg.sample_prompt:
-            text = continued(self._generate, params, self.input.tokenizer, self.cfg.sample_prompt, step)
+            with phase("sampling"):
+                text = continued(self._generate, params, self.input.tokenizer, self.cfg.sample_prompt, step)
             self._say(step, "sample", text)
 
     def _say(self, step: int, name: str, text: str) -> None:

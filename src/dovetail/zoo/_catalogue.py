@@ -42,8 +42,13 @@ def model(name: str) -> Any:
     return getattr(importlib.import_module("dovetail.zoo.families"), entry.family)(**entry.model)
 
 
-def _entry(name: str) -> Entry:
+def check_name(name: str) -> None:
+    """Raises if there is no recipe of that name."""
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES) or f" There are: {', '.join(RECIPES)}."
         raise ConfigError(f"no recipe is called {name!r}.{hint}")
+
+
+def _entry(name: str) -> Entry:
+    check_name(name)
     return RECIPES[name]
