@@ -6,8 +6,9 @@ import math
 import jax
 import pytest
 
-from dovetail.config import ConfigError, from_json, to_json
+from dovetail.config import ConfigError, find, from_json, to_json
 from dovetail.module import abstract
+from dovetail.nn import Mamba2, Mixer, MoEFeedForward
 from dovetail.train import size_of
 from dovetail.zoo import RECIPES, model, recipe
 
@@ -18,6 +19,15 @@ WITH_DATA = [name for name, entry in RECIPES.items() if entry.recipe != "pretrai
 def test_the_number_of_parameters_is_the_published_one(name):
     leaves = jax.tree.leaves(abstract(model(name).build()))
     assert sum(math.prod(leaf.shape) for leaf in leaves) == RECIPES[name].parameters
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("-tiny")])
+def test_the_kind_is_that_of_the_layers(name):
+    mixers = {type(mixer) for _, mixer in find(model(name), Mixer.Config)}
+    experts, states = bool(find(model(name), MoEFeedForward.Config)), Mamba2.Config in mixers
+    assert RECIPES[name].kind == (
+        "MoE" if experts else "dense" if not states else "SSM" if len(mixers) == 1 else "hybrid"
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)

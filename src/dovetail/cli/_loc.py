@@ -6,11 +6,12 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.zoo import RECIPES, model
+
+from ._table import table
 
 _FOOTPRINT = "Count the lines that mention a feature outside its home."
 _GROWTH = "Apply features to many models and fit how the lines they take grow."
@@ -60,7 +61,7 @@ def _footprint(args: argparse.Namespace) -> int:
         (each.feature.name, each.home_lines, len(each.per_file), len(each.mentions), len(each.counted))
         for each in found.footprints
     ]
-    print(_table(("feature", "home lines", "files outside", "lines outside", "without users"), rows))
+    print(table(("feature", "home lines", "files outside", "lines outside", "without users"), rows))
     for each in found.footprints if args.files else ():
         print(f"\n{each.feature.name}")
         print("\n".join(f"{count:6}  {path}" for path, count in each.per_file.items()))
@@ -90,7 +91,7 @@ def _check(args: argparse.Namespace) -> int:
         print(json.dumps({"budgets": data, "ok": not failed}, indent=2))
         return 1 if failed else 0
     rows = [(name, _BUDGETS[kind], len(lines), budget) for kind, name, lines, budget, _ in budgets]
-    print(_table(("feature", "what", "lines", "budget"), rows))
+    print(table(("feature", "what", "lines", "budget"), rows))
     for kind, name, lines, budget, over in budgets:
         if over:
             print(f"\n{name}: {len(lines)} {_BUDGETS[kind]}, {budget} are allowed:")
@@ -120,7 +121,7 @@ def _history(args: argparse.Namespace) -> int:
             for each in commits
         ]
         columns = ("commit", "date", "at home", "elsewhere", "that mention it", "subject")
-        print(f"{name}\n{_table(columns, rows)}\n")
+        print(f"{name}\n{table(columns, rows)}\n")
     return 0
 
 
@@ -175,7 +176,7 @@ def _growth_text(found: Any, designs: Any) -> str:
     ]
     columns = ("design", "feature", "lines", "exponent of models", "exponent of variants", "models", "variants")
     return (
-        f"{_table(columns, rows)}\n{found.count('built'):,} combinations built, of which {found.count('checked'):,} "
+        f"{table(columns, rows)}\n{found.count('built'):,} combinations built, of which {found.count('checked'):,} "
         f"checked in full and {found.count('trained')} trained; {len(found.failures)} failed; models drawn from "
         f"{found.pool:,}; {found.seconds:.0f} s"
     )
@@ -225,20 +226,6 @@ def _commit_json(commit: Any) -> dict[str, Any]:
 def _changed(count: tuple[int, int, int]) -> str:
     files, added, removed = count
     return f"{files} files +{added} -{removed}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns rows in columns; numbers stand at the right."""
-    cells = [tuple(head), *(tuple(f"{v:,}" if isinstance(v, int) else str(v) for v in row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    numeric = [all(cell.replace(",", "").isdigit() for cell in column[1:]) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in cells
-    )
 
 
 def _log(line: str) -> None:

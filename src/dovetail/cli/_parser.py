@@ -3,13 +3,15 @@
 
 import argparse
 
+from dovetail import __version__
+
 from ._bench import add_bench
 from ._compile import add_compile
 from ._diff import add_diff
 from ._doctor import doctor
 from ._eval import add_eval
 from ._generate import add_generate
-from ._list import list_recipes
+from ._list import add_list
 from ._loc import add_loc
 from ._show import add_show
 from ._train import add_train
@@ -25,6 +27,7 @@ _NAMES = {
 def parser() -> argparse.ArgumentParser:
     """Returns the parser; each command sets `run`, which takes the arguments and returns the exit code."""
     root = argparse.ArgumentParser(prog="dovetail", description="Train language models from configs.")
+    root.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, *, recipe: str = "", reports: bool = True) -> argparse.ArgumentParser:
@@ -36,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
             added.add_argument("--json", action="store_true", help="print JSON")
         return added
 
-    command("list", "List the recipes.").set_defaults(run=list_recipes)
+    add_list(command("list", "List the recipes, all or those that some words describe."))
     show = command("show", "Print the config of a recipe; with --mesh, its parameters on that mesh.", recipe="recipe")
     add_show(_placed(show))
     add_diff(command("diff", "Print what differs between two recipes, or between one on two kinds of hardware."))

@@ -13,6 +13,7 @@ class Entry(NamedTuple):
     """A table in `families/*.toml`: a model, and how it is trained."""
 
     family: str  # The function in `dovetail.zoo.families` that makes the model.
+    kind: str  # Of the family: "dense", "MoE" (mixture of experts), "SSM" (state space) or "hybrid" (with attention).
     text: str
     parameters: int  # As published; a comment in the table says what is counted.
     model: dict[str, Any]  # Arguments of the family's function.
@@ -23,7 +24,10 @@ class Entry(NamedTuple):
 def _read() -> dict[str, Entry]:
     files = sorted((Path(__file__).parent / "families").glob("*.toml"))
     tables = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in files}
-    return {name: Entry(family, **entry) for family, table in tables.items() for name, entry in table.items()}
+    kinds = {family: table.pop("kind") for family, table in tables.items()}
+    return {
+        name: Entry(family, kinds[family], **entry) for family, table in tables.items() for name, entry in table.items()
+    }
 
 
 RECIPES = _read()
