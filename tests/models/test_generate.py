@@ -37,7 +37,7 @@ GREEDY = Sampling(temperature=0.0)
 @functools.cache
 def greedy(max_new=6, stop=()):
     model, params = small()
-    run = functools.partial(generate, model, max_new=max_new, stop=stop, sampling=GREEDY)
+    run = functools.partial(generate, model, max_new=max_new, sampling=GREEDY.set(stop=stop))
     return np.asarray(jax.jit(lambda p: run(p, PROMPTS, LENGTHS, key=jax.random.key(0)))(params))
 
 

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from dovetail.config import ConfigError
 from dovetail.module import ParamSpec, Pipelining, constant
-from dovetail.parallel import Mesh, MeshLayout, layout_of, parse_mesh
+from dovetail.parallel import Mesh, MeshLayout, decoding_layout, layout_of, parse_mesh
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
 
@@ -95,3 +95,10 @@ def test_the_pipeline_of_a_layout():
     found = MeshLayout(Mesh(pipeline=4, rounds=2, microbatches=8)).pipelining
     assert found == Pipelining(4, 8, 2, "forward_first", "pipeline")
     assert Mesh(pipeline=4).num_microbatches == 4
+
+
+def test_calls_of_one_token_split_no_sequence():
+    layout = decoding_layout(CUBE)
+    assert layout is not None
+    assert [layout.activation_axes(name) for name in ("batch", "seq", "stream")] == [("fsdp",), (), ("tensor",)]
+    assert decoding_layout(Mesh()) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.parallel import MESH_AXES, Mesh, parse_mesh
+from dovetail.parallel import MESH_AXES, Mesh, parse_mesh, shrink
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,24 @@ def test_a_mesh_travels_with_a_config():
     mesh = Mesh(data=2, outer={"data": 2}, attention="ring").set_in("rules.may_stay_whole", ("heads",))
     assert from_json(to_json(mesh)) == mesh
     assert mesh.on(jax.devices()[:4]).size == 4
+
+
+@pytest.mark.parametrize(
+    "text, count, wanted",
+    [
+        ("data=2,tensor=4", 8, "data=2,tensor=4"),
+        ("data=2,tensor=4", 7, "tensor=4"),
+        ("data=2x4,fsdp=8", 8, "fsdp=8"),
+        ("pipeline=4,data=4,fsdp=4", 8, "pipeline=2,fsdp=4"),
+        ("data=3,tensor=5", 4, "data=3"),
+        ("pipeline=2,data=2", 2, "pipeline=2"),
+        ("data=512", 1, "data=1"),
+    ],
+)
+def test_a_mesh_shrinks_to_the_devices_there_are_and_keeps_what_splits_parameters(text, count, wanted):
+    assert shrink(parse_mesh(text), count).text() == wanted
+
+
+def test_a_mesh_that_shrinks_to_one_stage_has_no_rounds():
+    mesh = parse_mesh("pipeline=2", Mesh(rounds=2, microbatches=4))
+    assert shrink(mesh, 1) == Mesh()

@@ -11,8 +11,8 @@ import pytest
 from dovetail.checkpoint import load_config
 from dovetail.config import ConfigError
 from dovetail.models import Sampling
-from dovetail.train import eval_step, evaluate, load_trained
-from dovetail.train._trained import continued
+from dovetail.train import eval_step, load_trained
+from dovetail.train._trained import continued, with_stop
 
 
 def test_the_moving_average_is_what_is_published(unbroken):
@@ -38,9 +38,9 @@ def test_neither_the_data_nor_the_file_of_the_tokenizer_is_needed(unbroken):
 def test_evaluation_is_the_mean_over_all_tokens(unbroken):
     cfg, _ = unbroken
     trained, data = load_trained(cfg), cfg.eval_input.build()
-    step = eval_step(trained.model, dtype=None)
-    values = evaluate(jax.jit(step), trained.params, data)
-    sums = np.sum([jax.device_get(jax.jit(step)(trained.params, batch)) for batch in data], axis=0)
+    values = trained.evaluate(data)
+    step = jax.jit(eval_step(trained.model, dtype=None))
+    sums = np.sum([jax.device_get(step(trained.params, batch)) for batch in data], axis=0)
     np.testing.assert_allclose(values["eval/loss"], sums[0] / sums[1], rtol=1e-6)
     np.testing.assert_allclose(values["eval/accuracy"], sums[2] / sums[1], rtol=1e-6)
 
@@ -57,4 +57,27 @@ def test_words_that_the_tokenizer_does_not_have_are_left_out(unbroken):
     def draw(params, prompts, lengths, key):
         return jnp.array([[ord("s"), trained.tokenizer.vocab_size, ord("o")]])
 
-    assert continued(draw, trained.params, trained.tokenizer, "It was ", seed=0) == "It was so"
+    assert continued(draw, trained.params, trained.tokenizer, "It was ", 0, Sampling()) == "It was so"
+
+
+def test_text_ends_with_the_end_of_text_token_unless_another_is_named(unbroken):
+    trained = load_trained(unbroken[0])
+    eos = trained.tokenizer.eos_id
+    assert with_stop(Sampling(), trained.tokenizer).stop == (eos,)
+
+    def draw(params, prompts, lengths, key):
+        return jnp.array([[ord("s"), ord("o"), eos, ord("x"), ord("y")]])
+
+    def text(sampling):
+        return continued(draw, trained.params, trained.tokenizer, "It was ", 0, sampling)
+
+    assert text(Sampling()) == "It was so"
+    assert text(Sampling(stop=(ord("x"),))) == "It was sox"
+    assert text(Sampling(stop=())) == "It was soxy"
+
+
+def test_generation_stops_at_a_stop_token(unbroken):
+    trained = load_trained(unbroken[0])
+    any_word = Sampling(stop=tuple(range(260)))
+    assert trained.timed_sample("It was", seed=0, max_new=3, sampling=any_word).tokens == 1
+    assert trained.timed_sample("It was", seed=0, max_new=3, sampling=Sampling(stop=())).tokens == 3

@@ -6,7 +6,7 @@ import json
 
 from dovetail.config import ConfigError
 
-from ._resolve import resolve_run
+from ._use import start_run
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
@@ -16,17 +16,14 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    cfg, files = resolve_run(args.run_directory, args.overrides, args.step)
-    import jax
-
-    from dovetail.train import eval_step, evaluate, load_trained
+    cfg, files = start_run(args.run_directory, args.overrides, args.step, args.mesh, args.on)
+    from dovetail.train import load_trained
 
     if cfg.eval_input is None:
         raise ConfigError("eval_input is None: this run has no data to evaluate on. Set one: eval_input...=")
     data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)
     trained = load_trained(cfg, files=files, step=args.step)
-    values = evaluate(jax.jit(eval_step(trained.model, dtype=None)), trained.params, data)
-    found = {"step": trained.step, **values}
+    found = {"step": trained.step, **trained.evaluate(data)}
     if args.json:
         print(json.dumps(found, indent=2))
     else:

@@ -5,7 +5,7 @@ import argparse
 import json
 import sys
 
-from ._resolve import resolve_run
+from ._use import start_run
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    cfg, files = resolve_run(args.directory, args.overrides, args.step)
+    cfg, files = start_run(args.directory, args.overrides, args.step, args.mesh, args.on)
     from dovetail.train import escaped, load_trained, visible
 
     trained = load_trained(cfg, files=files, step=args.step)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text generation: prompts in, continuations out, in one compiled program."""
 
+import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from dovetail.config import ConfigBase, ConfigError
-from dovetail.module import Module, Params, State, call
+from dovetail.module import Layout, Module, Params, State, call
 
 
 class Sampling(ConfigBase):
@@ -20,6 +21,7 @@ class Sampling(ConfigBase):
     top_k: int | None = None  # Only the k most likely tokens.
     top_p: float | None = None  # Only the most likely tokens that together reach this probability.
     min_p: float | None = None  # Only tokens at least this likely, relative to the most likely one.
+    stop: tuple[int, ...] | None = None  # Tokens that end a text; None: the end-of-text token of the tokenizer.
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
@@ -72,28 +74,32 @@ def generate(
     key: Array,
     max_new: int,
     sampling: Sampling | None = None,
-    stop: Sequence[int] = (),
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
 ) -> Array:
     """Returns `[B, max_new]` new tokens for each prompt. A row ends with a stop token, and is filled with that token.
+
+    A tokenizer is not known here: where `sampling.stop` is None, nothing stops a row.
 
     Args:
         model: has a method `last_logits`, as `CausalLM` does.
         prompts: `[B, T]`, padded at the end.
         lengths: `[B]`, the real length of each prompt, at least 1.
-        stop: tokens that end a row.
+        dtype: of the computation, as in `call`; so is `layout`.
     """
     sampling = sampling or Sampling()
     sampling.check()
     if max_new < 1:
         raise ConfigError(f"max_new is {max_new}, expected at least 1.")
     capacity = prompts.shape[1] + max_new - 1  # The last token is drawn, not read.
-    logits, collected = call(model, params, prompts, lengths=lengths, method="last_logits", state={}, capacity=capacity)
+    next_logits = functools.partial(call, model, params, method="last_logits", dtype=dtype, layout=layout)
+    logits, collected = next_logits(prompts, lengths=lengths, state={}, capacity=capacity)
 
     def ended(token: Array) -> Array:
-        return jnp.isin(token, jnp.asarray(stop, jnp.int32))
+        return jnp.isin(token, jnp.asarray(sampling.stop or (), jnp.int32))
 
     def body(loop: _Loop) -> _Loop:
-        logits, collected = call(model, params, loop.last[:, None], method="last_logits", state=loop.state)
+        logits, collected = next_logits(loop.last[:, None], state=loop.state)
         drawn = sample(logits, jax.random.fold_in(key, loop.step), sampling)
         drawn = jnp.where(loop.done, loop.last, drawn)
         tokens = jax.lax.dynamic_update_slice_in_dim(loop.tokens, drawn[:, None], loop.step, axis=1)

@@ -21,9 +21,11 @@ from ._hardware_topology import gpu_target as gpu_target
 from ._hardware_topology import gpu_topology as gpu_topology
 from ._hardware_topology import tpu_topology as tpu_topology
 from ._layout import MeshLayout as MeshLayout
+from ._layout import decoding_layout as decoding_layout
 from ._layout import layout_of as layout_of
 from ._mesh import Mesh as Mesh
 from ._mesh import parse_mesh as parse_mesh
+from ._mesh import shrink as shrink
 from ._mesh_rules import MeshRule as MeshRule
 from ._mesh_rules import rule_for as rule_for
 from ._one_forward_one_backward import one_forward_one_backward as one_forward_one_backward

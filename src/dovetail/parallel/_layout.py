@@ -109,6 +109,14 @@ def layout_of(mesh: Mesh) -> MeshLayout | None:
     return MeshLayout(mesh) if mesh.num_devices > 1 else None
 
 
+def decoding_layout(mesh: Mesh) -> MeshLayout | None:
+    """Returns the layout of a mesh for calls of one token each, which no device can split: as `layout_of` otherwise."""
+    table = mesh.rules.activations
+    along = set(table["seq"])
+    whole = {name: tuple(axis for axis in table[name] if axis not in along) for name in ("seq", "stream")}
+    return layout_of(mesh.set(rules=mesh.rules.set(activations={**table, **whole})))
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _gather(value: Array, used: PartitionSpec, stored: PartitionSpec) -> Array:
     """Lays a parameter out as it is used; its gradient as it is stored, so that it is summed no further than that."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Mesh`: how many devices along which axis, as part of a config."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,21 @@ class Mesh(ConfigBase):
         named = [axis for axis, size in self.sizes.items() if size > 1]
         outer = {axis: f"{size}x" for axis, size in self.outer.items()}
         return ",".join(f"{axis}={outer.get(axis, '')}{getattr(self, axis)}" for axis in named) or "data=1"
+
+
+def shrink(mesh: Mesh, count: int) -> Mesh:
+    """Returns the largest mesh of at most `count` devices whose axes divide those of `mesh`, so that it fits as well.
+
+    Of those, one that leaves as much as it can of what splits parameters, and stages of a pipeline last.
+    """
+    if mesh.num_devices <= count:
+        return mesh
+    sizes = [[n for n in range(1, size + 1) if size % n == 0] for size in mesh.sizes.values()]
+    meshes = (dict(zip(MESH_AXES, each, strict=True)) for each in itertools.product(*sizes))
+    small = (each for each in meshes if math.prod(each.values()) <= count)
+    best = max(small, key=lambda each: (math.prod(each.values()), -each["data"] * each["seq"], -each["pipeline"]))
+    pipeline = {} if best["pipeline"] > 1 else {"rounds": 1, "microbatches": None}
+    return mesh.set(**best, **pipeline, outer={})
 
 
 def parse_mesh(text: str, base: Mesh | None = None) -> Mesh:

@@ -7,29 +7,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.models import CausalLM
+from dovetail.models import CausalLM, Sampling, generate
 from dovetail.module import init, specs
 from dovetail.nn import with_remat
 from dovetail.ops import Choice, kernel_choices
 from dovetail.optim import Learner
 from dovetail.parallel import Batch as BatchSize
-from dovetail.parallel import on_mesh
+from dovetail.parallel import decoding_layout, on_mesh
 from dovetail.progress import phase
 
 from ._devices import Devices
-from ._step import Batch, Metrics, TrainState, abstract_batch, init_state, train_step
+from ._step import Batch, Metrics, TrainState, abstract_batch, eval_step, init_state, train_step
 
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 
 
 class Program:
-    """What a trainer runs. It needs no data, and with `devices` that are only described, it compiles all the same."""
+    """What a trainer runs. It needs no data, and with `devices` that are only described, it compiles all the same.
 
-    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None) -> None:
+    `batch` is what the mesh must be able to divide, by default that of a training step.
+    """
+
+    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, batch: BatchSize | None = None) -> None:
         self._cfg = cfg
         self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
         self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
-        batch = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
+        batch = batch or BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
         self.devices = Devices(cfg.mesh, self.model, batch, devices)
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
@@ -48,6 +51,33 @@ class Program:
         inputs = self.abstract_state(), abstract_batch(*size, self.devices.batch_sharding)
         with self.devices.ambient():
             return jax.jit(self._step(), **self._options()).trace(*inputs)
+
+    def eval_step(self) -> Callable[..., Any]:
+        """Returns the compiled `eval_step(params, batch)`: sums of loss, weight and hits."""
+        step = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
+        return self.devices.jit(step, out_shardings=self.devices.everywhere)
+
+    def generate(self, max_new: int, sampling: Sampling, inputs: Any = None) -> Callable[..., Any]:
+        """Returns the compiled `generate(params, prompts, lengths, key)`: new tokens.
+
+        Given inputs, it is compiled for their shapes at once, else when it is first called.
+        """
+        layout = decoding_layout(self._cfg.mesh)
+        options = {"max_new": max_new, "sampling": sampling, "dtype": self.dtype, "layout": layout}
+        parts = 1 if layout is None else layout.shards(layout.activation_axes("batch"))
+
+        def run(params: Any, prompts: Any, lengths: Any, key: Any) -> Any:
+            count = len(lengths)
+            more = -count % parts  # The mesh splits rows: as many as it takes are there several times.
+            prompts, lengths = jnp.pad(prompts, ((0, more), (0, 0)), "edge"), jnp.pad(lengths, (0, more), "edge")
+            return generate(self.model, params, prompts, lengths, key=key, **options)[:count]
+
+        if inputs is None:
+            return self.devices.jit(run, out_shardings=self.devices.everywhere)
+        with self.devices.ambient(), phase("tracing"):
+            lowered = jax.jit(run, out_shardings=self.devices.everywhere).lower(*inputs)
+        with phase("compiling"):
+            return lowered.compile()
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""

@@ -11,30 +11,44 @@ import numpy as np
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError
-from dovetail.data import Tokenizer
-from dovetail.models import CausalLM, Sampling, generate
-from dovetail.module import init, specs
-from dovetail.optim import Learner, LearnerState
+from dovetail.data import Input, Tokenizer
+from dovetail.models import CausalLM, Sampling
+from dovetail.optim import LearnerState
+from dovetail.parallel import Batch
 from dovetail.progress import phase
 
-from ._step import TrainState, init_state
+from ._program import Program
+from ._step import TrainState
 
 
 class Sample(NamedTuple):
     """A prompt with its continuation, and what that took."""
 
     text: str
-    tokens: int  # New ones.
+    tokens: int  # New ones, with the one that ended the text.
     seconds: float  # Without those for compilation.
 
 
 class Trained(NamedTuple):
-    """A model, its parameters (their moving average, where the learner keeps one), its tokenizer, the steps it made."""
+    """A model, its parameters (their moving average, where the learner keeps one), its tokenizer, the steps it made.
 
-    model: CausalLM
+    It computes as the run did: on its mesh, in its dtype, with its kernels.
+    """
+
+    program: Program
     params: Any
     tokenizer: Tokenizer
     step: int
+
+    @property
+    def model(self) -> CausalLM:
+        """The model, as it is on the mesh of the run."""
+        return self.program.model
+
+    def evaluate(self, data: Input) -> dict[str, float]:
+        """Returns loss and accuracy per token over all of an input, as the trainer reports them."""
+        with phase("evaluating"):
+            return evaluate(self.program.eval_step(), self.params, self.program.devices.batches(data))
 
     def sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> str:
         """Returns the prompt with a continuation."""
@@ -42,31 +56,31 @@ class Trained(NamedTuple):
 
     def timed_sample(self, prompt: str, *, seed: int, max_new: int, sampling: Sampling) -> Sample:
         """Returns the prompt with a continuation, and the time of drawing it."""
+        sampling = with_stop(sampling, self.tokenizer)
         inputs = (self.params, *_prompt(self.tokenizer, prompt), jax.random.key(seed))
-        with phase("tracing"):
-            lowered = compiled_generate(self.model, max_new, sampling).lower(*inputs)
-        with phase("compiling"):
-            run = lowered.compile()
+        run = self.program.generate(max_new, sampling, inputs)
         start = time.perf_counter()
         with phase("generating"):
             drawn = np.asarray(run(*inputs))
         seconds = time.perf_counter() - start
-        return Sample(_text(self.tokenizer, inputs[1], drawn), drawn.size, seconds)
+        new = _new(drawn, sampling)
+        return Sample(_text(self.tokenizer, inputs[1], new), len(new), seconds)
 
 
-def compiled_generate(model: CausalLM, max_new: int, sampling: Sampling, *, jit: Callable[..., Any] = jax.jit) -> Any:
-    """Returns `generate` as a function of parameters, prompts, their lengths and a key, compiled by `jit`."""
-    return jit(
-        lambda params, prompts, lengths, key: generate(
-            model, params, prompts, lengths, key=key, max_new=max_new, sampling=sampling
-        )
-    )
+def with_stop(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
+    """Returns how to sample with what ends a text: by default the end-of-text token of the tokenizer, if it has one."""
+    if sampling.stop is not None or tokenizer.eos_id is None:
+        return sampling
+    return sampling.set(stop=(tokenizer.eos_id,))
 
 
-def continued(run: Callable[..., Any], params: Any, tokenizer: Tokenizer, prompt: str, seed: int) -> str:
-    """Returns a prompt with the continuation that `run`, made by `compiled_generate`, gives."""
+def continued(
+    run: Callable[..., Any], params: Any, tokenizer: Tokenizer, prompt: str, seed: int, sampling: Sampling
+) -> str:
+    """Returns a prompt with the continuation that `run`, made by `Program.generate`, gives."""
     ids, lengths = _prompt(tokenizer, prompt)
-    return _text(tokenizer, ids, run(params, ids, lengths, jax.random.key(seed)))
+    drawn = run(params, ids, lengths, jax.random.key(seed))
+    return _text(tokenizer, ids, _new(drawn, with_stop(sampling, tokenizer)))
 
 
 def _prompt(tokenizer: Tokenizer, prompt: str) -> tuple[np.ndarray, np.ndarray]:
@@ -77,10 +91,16 @@ def _prompt(tokenizer: Tokenizer, prompt: str) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.asarray([ids.shape[1]])
 
 
-def _text(tokenizer: Tokenizer, ids: np.ndarray, drawn: Any) -> str:
+def _new(drawn: Any, sampling: Sampling) -> list[int]:
+    """Returns the tokens of the only row, up to the one that ends it."""
+    tokens = np.asarray(drawn)[0]
+    ends = np.flatnonzero(np.isin(tokens, sampling.stop or ()))
+    return tokens[: ends[0] + 1 if len(ends) else None].tolist()
+
+
+def _text(tokenizer: Tokenizer, ids: np.ndarray, new: list[int]) -> str:
     # A model may have more words than its tokenizer has tokens; before it has learned, it may draw one of those.
-    known = [token for token in np.asarray(drawn)[0].tolist() if token < tokenizer.vocab_size]
-    return tokenizer.decode([*ids[0].tolist(), *known])
+    return tokenizer.decode([*ids[0].tolist(), *(token for token in new if token < tokenizer.vocab_size)])
 
 
 def evaluate(step: Callable[..., Any], params: Any, batches: Iterable[Any]) -> dict[str, float]:
@@ -97,17 +117,17 @@ def evaluate(step: Callable[..., Any], params: Any, batches: Iterable[Any]) -> d
 def load_trained(cfg: Any, *, files: Mapping[str, bytes] | None = None, step: int | None = None) -> Trained:
     """Returns the model of the run that the config of a trainer describes; neither its data nor its optimizer is read.
 
+    It lies on the mesh of that config, which need not be the one that the run was saved from.
+
     Args:
         files: those of the tokenizer, from the checkpoint; by default they are read where the config says.
         step: of the checkpoint; the newest by default.
     """
-    model: CausalLM = cfg.model.build(path="model")
-    learner: Learner = cfg.learner.build(path="learner", specs=specs(model))
-    whole = jax.eval_shape(lambda key: init_state(init(model, key), learner), jax.random.key(0))
+    program = Program(cfg, batch=Batch(rows=0, tokens=0))  # No batch of a training step, so none that must be split.
     with Checkpointer.Config(directory=str(Path(cfg.directory) / "checkpoints")).build() as checkpointer:
-        state: TrainState = checkpointer.restore(_published(whole, cfg), step, partial=True).state
+        state: TrainState = checkpointer.restore(_published(program.abstract_state(), cfg), step, partial=True).state
     tokenizer = cfg.input.tokenizer.build(path="input.tokenizer", files=files)
-    return Trained(model, averaged(state, cfg), tokenizer, int(state.step))
+    return Trained(program, averaged(state, cfg), tokenizer, int(state.step))
 
 
 def averaged(state: TrainState, cfg: Any) -> Any:

@@ -2,7 +2,6 @@
 """The loop: it decides when; the compiled step decides what. Effects (clock, disk, signals) are here alone."""
 
 import contextlib
-import functools
 import math
 import signal
 from collections import deque
@@ -26,8 +25,8 @@ from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._processes import asked_to_stop, is_first
 from ._program import Program
 from ._size import size_of
-from ._step import TrainState, eval_step
-from ._trained import averaged, compiled_generate, continued, evaluate
+from ._step import TrainState
+from ._trained import averaged, continued, evaluate, with_stop
 
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
 
@@ -85,9 +84,8 @@ class Trainer(Component):
         self._bad_steps = 0
         self._devices = self._program.devices
         self._step: Callable[..., Any] | None = None  # Compiled when there is a batch.
-        jit = functools.partial(self._devices.jit, out_shardings=self._devices.everywhere)
-        self._eval_step = jit(eval_step(self.model, dtype=self._program.dtype, layout=self._devices.layout))
-        self._generate = compiled_generate(self.model, cfg.sample_tokens, cfg.sampling, jit=jit)
+        self._eval_step = self._program.eval_step()
+        self._generate = self._program.generate(cfg.sample_tokens, with_stop(cfg.sampling, self.input.tokenizer))
 
     def run(self) -> TrainState:
         """Trains until `steps`, or until interrupted; returns the last state."""
@@ -191,8 +189,9 @@ class Trainer(Component):
         for observer in self.observers:
             observer.metrics(step, values)
         if self.cfg.sample_prompt:
+            prompt, sampling = self.cfg.sample_prompt, self.cfg.sampling
             with phase("sampling"):
-                text = continued(self._generate, params, self.input.tokenizer, self.cfg.sample_prompt, step)
+                text = continued(self._generate, params, self.input.tokenizer, prompt, step, sampling)
             self._say(step, "sample", text)
 
     def _say(self, step: int, name: str, text: str) -> None:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is used, not trained: on the mesh that it was trained on, or the largest part of it that is here."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dovetail.config import override
+
+from ._resolve import resolve_run
+
+_VIRTUAL = 8  # Devices that a CPU may stand for at least; more if it has more cores.
+
+
+def start_run(
+    directory: str, overrides: Sequence[str], step: int | None, mesh: str | None, on: str | None
+) -> tuple[Any, Any]:
+    """Returns the config of a run and the files of its tokenizer, and starts the devices for it.
+
+    If no mesh is asked for, that of the run is used if there are enough devices, and else one that is said.
+    """
+    cfg, files = resolve_run(directory, overrides, step)  # First: it finds what is wrong before JAX is imported.
+    from dovetail.launch import start_devices
+    from dovetail.parallel import hardware, parse_mesh, shrink
+
+    if mesh is not None:
+        cfg = cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+    if mesh is not None or any(text.startswith("mesh.") for text in overrides):
+        start_devices(cfg.mesh, os.environ)
+    elif on is not None:
+        from dovetail.plan import on_hardware
+
+        start_devices(hardware(on), os.environ)
+        cfg = override(on_hardware(cfg, on), overrides)
+    else:
+        start_devices(shrink(cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
+        cfg = _on_what_is_here(cfg)
+    return cfg, files
+
+
+def _on_what_is_here(cfg: Any) -> Any:
+    """Returns the config with a mesh that this machine has the devices for."""
+    import jax
+
+    from dovetail.parallel import shrink
+
+    mesh = shrink(cfg.mesh, jax.device_count())
+    if mesh != cfg.mesh:
+        print(
+            f"The run was on mesh {cfg.mesh.text()}, {cfg.mesh.num_devices} devices; here are {jax.device_count()} "
+            f"({jax.default_backend()}), so this is on {mesh.text()}. Choose another: --mesh {mesh.text()}",
+            file=sys.stderr,
+        )
+    return cfg.set(mesh=mesh)

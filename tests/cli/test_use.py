@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`eval` and `generate` compute as the run did: its mesh, its dtype."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.parallel import Mesh
+from support.runs import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run in bfloat16 on four devices, with the evaluations that its trainer reported."""
+    fields = {"compute_dtype": "bfloat16", "mesh": Mesh(data=2, tensor=2), "num_microbatches": 1, "sample_prompt": ""}
+    cfg = tiny(tmp_path_factory.mktemp("run"), steps=3, **fields)
+    cfg.build().run()
+    lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
+    return cfg.directory, [record for record in map(json.loads, lines) if "eval/loss" in record]
+
+
+def test_eval_gives_what_the_trainer_reported_at_that_step_bit_for_bit(run, capsys):
+    directory, reported = run
+    assert main(["eval", directory, "--json"]) == 0
+    found, err = capsys.readouterr()
+    assert "so this is on" not in err
+    assert json.loads(found) == {name: reported[-1][name] for name in json.loads(found)}
+    # Elsewhere it is near, and not the same: so the above was not on one device, and not in float32.
+    for argv in (["--mesh", "data=1"], ["compute_dtype=float32"]):
+        assert main(["eval", directory, "--json", *argv]) == 0
+        other = json.loads(capsys.readouterr().out)["eval/loss"]
+        assert other != reported[-1]["eval/loss"]
+        assert other == pytest.approx(reported[-1]["eval/loss"], rel=1e-2)
+
+
+def test_generate_runs_on_the_mesh_of_the_run(run, capsys):
+    directory, _ = run
+    assert main(["generate", directory, "It was", "sample_tokens=4"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("It was")
+    assert "so this is on" not in printed.err
+
+
+def test_where_devices_are_missing_the_mesh_is_smaller_and_said(run, capsys, monkeypatch):
+    directory, reported = run
+    monkeypatch.setattr("jax.device_count", lambda: 3)
+    assert main(["eval", directory, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["eval/loss"] == pytest.approx(reported[-1]["eval/loss"], rel=1e-2)
+    assert (
+        "The run was on mesh data=2,tensor=2, 4 devices; here are 3 (cpu), so this is on tensor=2. "
+        "Choose another: --mesh tensor=2\n"
+    ) in printed.err
+
+
+def test_a_mesh_that_is_asked_for_and_not_here_is_an_error(run, capsys):
+    assert main(["eval", run[0], "--mesh", "data=16"]) == 2
+    assert "mesh data=16 takes 16 devices, but there are 8 (cpu)." in capsys.readouterr().err
