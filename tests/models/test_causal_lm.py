@@ -60,11 +60,13 @@ def test_the_loss_is_its_definition_with_documents_weights_z_loss_and_chunks():
     model = lm(num_layers=1, head=None, z_loss=0.1, loss_chunk=3).build()
 
     def loss(params):
-        return tuple(call(model, params, IDS, TARGETS, WEIGHTS, segments=SEGMENTS, method="loss")[0])
+        found, collected = call(model, params, IDS, TARGETS, WEIGHTS, segments=SEGMENTS, method="loss")
+        return tuple(found), collected.losses
 
     def definition(params):
         logits = reference.causal_lm(params, np.asarray(IDS), segments=np.asarray(SEGMENTS)).reshape(10, -1)
-        return reference.token_loss(logits, np.asarray(TARGETS).ravel(), np.float64(WEIGHTS).ravel(), 0.1)
+        sums = reference.token_loss(logits, np.asarray(TARGETS).ravel(), np.float64(WEIGHTS).ravel(), 0.1)
+        return sums, {"z_loss": sums[3] / sums[1]}
 
     check(loss, definition, random_params(model))
 

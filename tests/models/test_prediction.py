@@ -19,7 +19,7 @@ WEIGHTS = jnp.array([[1.0, 1.0, 0.0, 1.0, 0.5, 1.0], [1.0, 1.0, 2.0, 0.0, 0.0, 0
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
 BLOCK = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
 AHEAD = MultiTokenPrediction.Config(block=BLOCK)
-CFG = lm(num_layers=1, predictions=(AHEAD, AHEAD), prediction_weight=0.4, embedding_scale=2.0)
+CFG = lm(num_layers=1, predictions=(AHEAD, AHEAD), prediction_weight=0.4, embedding_scale=2.0, z_loss=0.1)
 
 
 def losses(cfg, rows=slice(None)):
@@ -43,21 +43,23 @@ def definition(p):
     inputs = {"allowed": allowed, "positions": places}
     x = reference.stack(p["stack"], scaled["embedding"]["table"][ids], **inputs)
     hidden = reference.norm(p["norm"], x, "rms")
-    main = reference.token_loss(reference.linear(p["head"], hidden).reshape(12, -1), targets.ravel(), weights.ravel())
-    found = {}
+    logits = reference.linear(p["head"], hidden).reshape(12, -1)
+    main = reference.token_loss(logits, targets.ravel(), weights.ravel(), 0.1)
+    found, z_loss = {}, main[3]
     for d in (1, 2):
         q = p[f"predictions[{d - 1}]"]
         ahead = np.stack([scaled["embedding"]["table"][np.roll(row, -d)] for row in ids])
         both = [reference.norm(q["embedding_norm"], ahead, "rms"), reference.norm(q["hidden_norm"], hidden, "rms")]
         x = both[0] @ q["merge"]["weight"][0] + both[1] @ q["merge"]["weight"][1]
         hidden = reference.norm(q["norm"], reference.block(q["block"], x, **inputs), "rms")
-        logits, total = reference.linear(p["head"], hidden), 0.0
+        logits, total = reference.linear(p["head"], hidden), np.zeros(4)
         for b, t in np.ndindex(2, 6 - d):
             if segments[b, t] == segments[b, t + d]:
                 one = logits[b, t][None], [targets[b, t + d]], [weights[b, t + d]]
-                total += reference.token_loss(*one)[0]
-        found[f"predictions[{d - 1}]"] = 0.4 / 2 * total / weights.sum()
-    return main, found
+                total += reference.token_loss(*one, 0.1)
+        found[f"predictions[{d - 1}]"] = 0.4 / 2 * total[0] / weights.sum()
+        z_loss += 0.4 / 2 * total[3]
+    return main, {**found, "z_loss": z_loss / weights.sum()}
 
 
 def test_the_losses_are_their_definition_with_documents_and_weights():
@@ -71,7 +73,7 @@ def test_it_changes_neither_logits_nor_the_loss_of_the_next_token_nor_other_para
     assert jax.tree.structure(rest) == jax.tree.structure(random_params(plain.build()))
     with_it, without = jax.jit(losses(CFG))(params), jax.jit(losses(plain))(rest)
     assert_same(with_it[0], without[0])
-    assert without[1] == {}
+    assert without[1].keys() == {"z_loss"}
     programs = [str(jax.make_jaxpr(lambda p, m=m: call(m, p, IDS)[0])(rest)) for m in (CFG.build(), plain.build())]
     assert programs[0] == programs[1]
 
@@ -80,7 +82,7 @@ def test_the_losses_add_up_over_any_split_of_the_batch_by_the_weight_of_the_toke
     params = random_params(CFG.build())
 
     def sums(rows):
-        (_, weight, _), extra = jax.jit(losses(CFG, rows))(params)
+        (_, weight, *_), extra = jax.jit(losses(CFG, rows))(params)
         return {name: value * weight for name, value in extra.items()}
 
     halves = [sums(slice(i, i + 1)) for i in range(2)]

@@ -140,6 +140,36 @@ def test_dropout_of_one_layer_does_not_change_when_another_is_added():
     assert first_size([noisy]) != first_size([quiet])
 
 
+class DrawsInScan(Module):
+    """Draws in each step of a loop of its own: wrongly, or as the error says."""
+
+    class Config(Module.Config):
+        inside: bool = False
+
+    def forward(self):
+        keys = jax.random.split(self.rng(), 3)
+        draw = (lambda _, key: (None, jax.random.bits(self.rng()))) if self.cfg.inside else _draw
+        return jax.lax.scan(draw, None, keys)[1]
+
+
+def _draw(_, key):
+    return None, jax.random.bits(key)
+
+
+def test_random_numbers_in_a_loop_that_would_be_the_same_in_each_step_are_refused():
+    with pytest.raises(ModuleError) as e:
+        call(DrawsInScan.Config(inside=True).build(), {}, rng=jax.random.key(0))
+    assert str(e.value) == (
+        "(root) (DrawsInScan) asks for random numbers inside a JAX transformation (scan, vmap, grad, jit, ...) that "
+        "the method itself started.\n"
+        "  All its steps would get the same. Ask before, jax.random.split the key, and give each step a key of its "
+        "own,\n"
+        "  or let Repeat do the loop."
+    )
+    drawn, _ = call(DrawsInScan.Config(inside=False).build(), {}, rng=jax.random.key(0))
+    assert len(set(drawn.tolist())) == 3
+
+
 class Reads(Module):
     """Returns what the context says."""
 

@@ -345,13 +345,11 @@ def test_all_missing_fields_of_a_tree_are_reported_at_once():
 
 
 def test_an_error_inside_a_method_names_the_module_and_its_inputs():
-    model = decoder().build()
-    params = init(model, jax.random.key(0))
-    params["stack"]["layer"]["ffn"]["up"]["weight"] = jnp.zeros((3, 9, 16))
+    model = DenseFeedForward.Config(dim=8, hidden_dim=16).build(path="ffn")
     with pytest.raises(TypeError) as e:
-        call(model, params, jnp.zeros((2, 6), jnp.int32))
+        call(model, init(model, jax.random.key(0)), jnp.zeros((2, 6, 9)))
     notes = [note for note in e.value.__notes__ if note.startswith("In module")]
-    assert notes == ["In module stack.layer.ffn.up (Linear), method forward(float32[2, 6, 8])."]
+    assert notes == ["In module ffn.up (Linear), method forward(float32[2, 6, 9])."]
 
 
 def test_parameters_that_do_not_fit_are_named():
@@ -359,9 +357,6 @@ def test_parameters_that_do_not_fit_are_named():
     with pytest.raises(ModuleError) as e:
         call(model, {"wieght": jnp.ones((2, 2))}, jnp.ones((1, 2)))
     assert str(e.value) == "weight: not among the parameters that call(...) was given. They hold: ['wieght']."
-    with pytest.raises(ModuleError) as e:
-        call(model, {"weight": jnp.ones((3, 2, 2))}, jnp.ones((1, 2)))
-    assert str(e.value) == "weight: the array has shape (3, 2, 2), the module declares (2, 2)."
 
 
 def own_method_and_child_method(self, x):

@@ -10,7 +10,7 @@ import pytest
 from jax._src.ad_checkpoint import saved_residuals  # jax.ad_checkpoint only prints them.
 
 from dovetail.config import ConfigError, modify
-from dovetail.module import Module, Remat, Sequence, call, init
+from dovetail.module import Module, Remat, Repeat, Sequence, call, init
 from support.compare import assert_same
 from support.transformer import Attention, Block, DenseFeedForward, decoder
 
@@ -83,6 +83,23 @@ def test_a_pattern_that_names_nothing_is_an_error():
         "Remat(save=('qvk',), offload=('hidden',), save_dots=False): no activation is called 'qvk'. "
         "Did you mean 'qkv'? There are: hidden, qkv."
     )
+
+
+@pytest.mark.parametrize(
+    "wrap, barriers",
+    [
+        (lambda b: Sequence.Config(layers=[b, b]), 2),
+        (lambda b: Repeat.Config(layer=b, num_repeats=2, loop="unroll"), 2),
+        (lambda b: Repeat.Config(layer=Sequence.Config(layers=[b]), num_repeats=2, loop="scan"), 0),
+        (lambda b: Repeat.Config(layer=b, num_repeats=1, loop="scan"), 1),
+    ],
+    ids=["sequence", "unrolled", "scanned", "a scan of one step"],
+)
+def test_what_is_computed_again_is_kept_from_merging_with_the_first_time_unless_a_scan_does_so(wrap, barriers):
+    model = wrap(block(Remat())).build()
+    params = jax.eval_shape(lambda: init(model, jax.random.key(0)))
+    grad = jax.jit(jax.grad(lambda p: jnp.sum(jnp.square(call(model, p, X)[0]))))
+    assert grad.lower(params).as_text().count("optimization_barrier") == barriers
 
 
 def test_one_policy_may_serve_layers_of_different_kinds():

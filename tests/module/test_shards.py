@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.module import Module, call, constant, init
+from dovetail.module import Module, ModuleError, call, constant, init
 from dovetail.parallel import layout_of, parse_mesh
 
 X = jax.random.normal(jax.random.key(1), (4, 6, 8))
@@ -53,6 +53,54 @@ def test_parts_give_what_the_whole_gives(text, total):
     cfg = Layer.Config(total=total)
     wanted, found = run(cfg, parse_mesh("")), run(cfg, parse_mesh(text))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6 * np.max(np.abs(b))), found, wanted)
+
+
+class Noise(Module):
+    """Adds noise on each part, of the module and of a child."""
+
+    class Config(Module.Config):
+        remembers: bool = False
+
+    def __init__(self, cfg, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.state_var("last")
+
+    def forward(self, x):
+        axes = ("batch", "seq", None)
+        before = jax.random.normal(self.rng(), x.shape)
+        return before, self.on_shards(self._each, x, in_axes=(axes,), out_axes=axes), self.rng()
+
+    def _each(self, x):
+        if self.cfg.remembers and self.stateful:
+            self.update("last", x)
+        return jax.random.normal(self.rng(), x.shape)
+
+
+@pytest.mark.parametrize("text", ["", "data=2,seq=2", "data=2,tensor=2"])
+def test_each_part_has_random_numbers_of_its_own_and_the_same_ones_again(text):
+    mesh, model = parse_mesh(text), Noise.Config().build()
+
+    @jax.jit
+    def noise(x):
+        before, each, after = call(model, {}, x, layout=layout_of(mesh), rng=jax.random.key(0))[0]
+        return before, each, jax.random.normal(after, x.shape)
+
+    with jax.set_mesh(mesh.on()):
+        drawn, again = noise(X), noise(X)
+    jax.tree.map(np.testing.assert_array_equal, drawn, again)
+    numbers = np.concatenate([np.ravel(x) for x in drawn])
+    assert len(set(numbers.tolist())) == numbers.size  # Neither from part to part, nor of what is around.
+
+
+@pytest.mark.parametrize("text", ["", "data=2"])
+def test_decode_state_on_parts_is_refused_with_and_without_a_mesh(text):
+    mesh, model = parse_mesh(text), Noise.Config(remembers=True).build()
+    with jax.set_mesh(mesh.on()), pytest.raises(ModuleError) as e:
+        call(model, {}, X, layout=layout_of(mesh), rng=jax.random.key(0), state={})
+    assert str(e.value) == (
+        "(root) (Noise) uses decode state inside on_shards, where a device has its own part of the inputs alone.\n"
+        "  Read it before and pass it as an input; return what is new, and update the state afterwards."
+    )
 
 
 def test_without_a_mesh_it_is_a_plain_call():

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, ParamSpec, abstract, constant, describe, init, specs
+from dovetail.module import Module, ModuleError, ParamSpec, Repeat, abstract, call, constant, describe, init, specs
 from dovetail.module._param import fold_path
 from support.transformer import DenseFeedForward, Linear, decoder
 
@@ -52,6 +53,34 @@ class Many(Module):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self.linears = {name: self.child(f"linears.{name}", linear) for name, linear in cfg.linears.items()}
+
+
+def weight_of(model, shape, dtype=jnp.float32):
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract(model))
+    params["layer"]["weight"] = jnp.zeros(shape, dtype)
+    return params
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, found",
+    [
+        ((3, 6, 4), jnp.float32, "float32[3, 6, 4]"),
+        ((4, 6), jnp.float32, "float32[4, 6]"),
+        ((2, 4, 6), jnp.float32, "float32[2, 4, 6]"),
+        ((3, 4, 6), jnp.int8, "int8[3, 4, 6]"),
+    ],
+)
+def test_a_parameter_of_another_shape_or_kind_than_declared_is_named_with_both(shape, dtype, found):
+    model = Repeat.Config(layer=Linear.Config(in_dim=4, out_dim=6), num_repeats=3).build(path="stack")
+    with pytest.raises(ModuleError) as e:
+        call(model, weight_of(model, shape, dtype), np.zeros((1, 4), np.float32))
+    assert str(e.value) == f"stack.layer.weight: the array is {found}, the module declares float32[3, 4, 6]."
+
+
+def test_a_parameter_may_be_narrower_than_declared():
+    model = Repeat.Config(layer=Linear.Config(in_dim=4, out_dim=4), num_repeats=3).build()
+    out, _ = call(model, weight_of(model, (3, 4, 4), jnp.bfloat16), jnp.zeros((1, 4), jnp.bfloat16))
+    assert out.dtype == jnp.bfloat16
 
 
 def test_initial_values_do_not_depend_on_siblings_or_their_order():

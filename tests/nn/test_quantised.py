@@ -91,7 +91,7 @@ def losses(linear):
 
     def one(state, batch):
         state, metrics = step(state, batch)
-        return state, metrics["token_loss"]
+        return state, metrics["loss"]
 
     states = [init_state(random_params(built, seed), learner) for seed in range(SEEDS)]
     states = jax.tree.map(lambda *each: jnp.stack(each), *states)

@@ -56,6 +56,12 @@ def test_correct_counts_the_weight_of_tokens_whose_best_word_is_the_target():
     assert jax.jit(token_loss)(logits, jnp.array([1, 1, 2]), jnp.array([0.5, 1.0, 2.0])).correct == 2.5
 
 
+def test_of_equal_logits_the_first_counts_as_the_best_word_as_in_greedy_decoding():
+    logits = jnp.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0]])
+    hits = [jax.jit(token_loss)(logits, jnp.array(targets), jnp.ones(2)).correct for targets in ([0, 1], [2, 2])]
+    assert hits == [2, 0]
+
+
 @functools.cache
 def compiled(chunk, z_loss=0.1):
     def loss(hidden, table, targets, weights):
@@ -64,9 +70,17 @@ def compiled(chunk, z_loss=0.1):
             if chunk is None
             else chunked_token_loss(hidden, lambda x: x @ table, targets, weights, chunk=chunk, z_loss=z_loss)
         )
-        return plain_or_chunked.loss, plain_or_chunked
+        return plain_or_chunked.loss + plain_or_chunked.z_loss, plain_or_chunked
 
     return jax.jit(jax.value_and_grad(loss, (0, 1, 3), has_aux=True))
+
+
+LOGIT_GRADIENT = jax.jit(
+    jax.value_and_grad(
+        lambda logits: ((sums := token_loss(logits, TARGETS, WEIGHTS, z_loss=0.1)).loss + sums.z_loss, sums),
+        has_aux=True,
+    )
+)
 
 
 @settings(max_examples=20)
@@ -117,6 +131,20 @@ def test_tokens_without_weight_leave_no_gradient():
     (loss, sums), gradients = compiled(3)(HIDDEN, TABLE, TARGETS, 0 * WEIGHTS)
     assert (loss, sums.weight, sums.correct) == (0, 0, 0)
     np.testing.assert_array_equal(gradients[1], 0)
+
+
+@pytest.mark.parametrize("chunk", [None, 3, N])
+def test_nan_at_a_token_without_weight_gets_into_neither_loss_nor_gradient(chunk):
+    zero = np.asarray(WEIGHTS) == 0
+    want = compiled(chunk)(jnp.where(zero[:, None], 0.0, HIDDEN), TABLE, TARGETS, WEIGHTS)
+    if chunk is None:  # Then the logits are all that the loss is given.
+        (loss, sums), slopes = LOGIT_GRADIENT(jnp.where(zero[:, None], jnp.nan, HIDDEN @ TABLE))
+        np.testing.assert_array_equal(slopes[zero], 0)
+        assert np.isfinite(slopes).all()
+    else:
+        (loss, sums), slopes = compiled(chunk)(jnp.where(zero[:, None], jnp.nan, HIDDEN), TABLE, TARGETS, WEIGHTS)
+        assert_close(slopes[:2], want[1][:2], FLOAT32)
+    assert_close((loss, sums), want[0], FLOAT32)
 
 
 def test_targets_without_weight_may_be_any_number():

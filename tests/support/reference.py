@@ -100,14 +100,15 @@ def attend(
     return out
 
 
-def token_loss(logits: Any, targets: Any, weights: Any, z_loss: float = 0.0) -> tuple[float, float, float]:
-    """Sums of loss, weight and weight of the hits, one token at a time."""
-    loss = correct = 0.0
+def token_loss(logits: Any, targets: Any, weights: Any, z_loss: float = 0.0) -> tuple[float, float, float, float]:
+    """Sums of cross-entropy, weight, weight of the hits and z-loss, one token at a time."""
+    loss = correct = z = 0.0
     for row, target, weight in zip(logits, targets, weights, strict=True):
         log_z = math.log(sum(math.exp(value) for value in row))
-        loss += weight * (log_z - row[target] + z_loss * log_z**2)
-        correct += weight * (row[target] == max(row))
-    return loss, float(np.sum(weights)), correct
+        loss += weight * (log_z - row[target])
+        z += weight * z_loss * log_z**2
+        correct += weight * (np.argmax(row) == target)
+    return loss, float(np.sum(weights)), correct, z
 
 
 def gelu(x: Any) -> Any:

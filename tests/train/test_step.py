@@ -16,10 +16,10 @@ from support.models import random_params
 VOCAB = 16
 
 
-def setup(dropout=0.0, num_microbatches=1, rate=1e-2):
+def setup(dropout=0.0, num_microbatches=1, rate=1e-2, **fields):
     block = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=16))
     stack = RepeatedBlock.Config(layer=block.set_in("dropout.rate", dropout), num_layers=2)
-    model = CausalLM.Config(vocab_size=VOCAB, dim=8, stack=stack).build()
+    model = CausalLM.Config(vocab_size=VOCAB, dim=8, stack=stack, **fields).build()
     learner = Learner.Config(optimizer=AdamW.Config(), schedule=ConstantSchedule.Config(peak=rate)).build(
         specs=specs(model)
     )
@@ -49,6 +49,19 @@ def test_accumulation_of_any_split_equals_the_full_batch():
         results.append((state.params, metrics["loss"], metrics["tokens"], metrics["accuracy"]))
     assert_same(results[1], results[0])
     assert_same(results[2], results[0])
+
+
+def test_the_reported_loss_is_the_cross_entropy_whatever_else_is_trained():
+    plain, with_z = setup(), setup(z_loss=0.5, num_microbatches=2)
+    values = [jax.jit(eval_step(model, dtype=None))(state.params, batch(0)) for model, _, state in (plain, with_z)]
+    jax.tree.map(np.testing.assert_array_equal, *values)
+    (_, alone), (_, metrics) = (step(state, batch(0)) for _, step, state in (plain, with_z))
+    np.testing.assert_array_equal(alone["loss"], alone["total_loss"])
+    assert_same(metrics["loss"], alone["loss"])
+    assert_same(metrics["loss"], values[0][0] / values[0][1])
+    assert metrics["loss/z_loss"] > 0.1
+    assert_same(metrics["total_loss"], metrics["loss"] + metrics["loss/z_loss"])
+    assert metrics["grad_norm"] != alone["grad_norm"]
 
 
 def test_a_step_is_a_function_of_state_and_batch_alone():

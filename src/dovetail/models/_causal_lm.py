@@ -48,7 +48,7 @@ class CausalLM(Module):
         logit_cap: float | None = None  # Logits become cap * tanh(logits / cap), as in Gemma 2.
         predictions: tuple[MultiTokenPrediction.Config, ...] = ()  # In training: one for each token after the next.
         prediction_weight: float = 0.3  # Of the mean loss of the predictions, in the loss.
-        z_loss: float = 0.0
+        z_loss: float = 0.0  # Weight of the squared logarithm of the normaliser of the logits, in training.
         loss_chunk: int = 2048  # Tokens whose logits are in memory at a time.
 
     def __init__(self, cfg: Config, **kwargs):
@@ -99,21 +99,26 @@ class CausalLM(Module):
         positions: Array | None = None,
         segments: Array | None = None,
     ) -> TokenLoss:
-        """Returns the sums of loss, weight and hits over all tokens; logits are made a chunk of tokens at a time.
+        """Returns the sums of cross-entropy, weight and hits over all tokens, a chunk of logits in memory at a time.
 
-        The losses of `predictions`, if there are any, leave the call as auxiliary losses.
+        The z-loss and the losses of `predictions`, where there are any, leave the call as auxiliary losses.
         """
         context = self._context(ids, positions, segments, None)
         hidden = self._hidden(ids, context)
         found = self._token_loss(hidden, targets, weights)
+        z_loss = found.z_loss
+        # By the weight of all tokens, so that the batch may be split: the trainer multiplies by it again.
+        divisor = jnp.where(found.weight == 0, 1.0, found.weight)
         for i, prediction in enumerate(self.predictions):
             ahead = i + 1
             hidden = prediction(hidden, self._embedded(jnp.roll(ids, -ahead, axis=1)), **context)
             counted = jnp.roll(weights, -ahead, axis=1) * _together(ids, segments, ahead).astype(weights.dtype)
             sums = self._token_loss(hidden, jnp.roll(targets, -ahead, axis=1), counted)
-            # By the weight of all tokens, so that the batch may be split: the trainer multiplies by it again.
             share = self.cfg.prediction_weight / len(self.predictions)
-            self.add_loss(f"predictions[{i}]", share * sums.loss / jnp.where(found.weight == 0, 1.0, found.weight))
+            self.add_loss(f"predictions[{i}]", share * sums.loss / divisor)
+            z_loss += share * sums.z_loss
+        if self.cfg.z_loss:
+            self.add_loss("z_loss", z_loss / divisor)
         return found
 
     def _token_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:

@@ -24,6 +24,7 @@ from dovetail.config import did_you_mean
 from ._layout import Layout
 from ._param import fold_path
 from ._remat import Regather, Remat
+from ._tree import check_params, join
 
 if TYPE_CHECKING:
     from ._module import Module
@@ -61,7 +62,9 @@ class Frame:
     dtype: DTypeLike | None = None
     state: State | None = None
     capacity: int | None = None
-    in_scan: bool = False
+    in_scan: bool = False  # In a loop over layers, whether it is a scan or unrolled.
+    apart: bool = False  # That loop is a scan, whose forward and backward pass no compiler merges.
+    on_shards: bool = False
     layout: Layout | None = None
     tags: set[str] | None = None  # Names given inside a remat region; outside, names are not recorded.
     remats: dict[Remat | Regather, set[str]] = dataclasses.field(  # Names in their regions.
@@ -73,7 +76,7 @@ class Frame:
 
     def inner(self, **changes: Any) -> "Frame":
         """A frame for a part of this call that JAX traces on its own; it starts without results."""
-        names = ("rng", "train", "dtype", "capacity", "in_scan", "layout", "tags", "remats")
+        names = ("rng", "train", "dtype", "capacity", "in_scan", "apart", "on_shards", "layout", "tags", "remats")
         return Frame(**{**{name: getattr(self, name) for name in names}, **changes})
 
     def collected(self) -> Collected:
@@ -87,13 +90,20 @@ class Frame:
         if self.state is not None:
             self.state.update(inner.state or {})
 
-    def check_trace(self, what: str) -> None:
-        """Raises if JAX traces something inside this call, out of which `what` could not be brought."""
+    def check_trace(self, what: str, advice: str) -> None:
+        """Raises if JAX traces something inside this call, where `what` would go wrong."""
         if get_opaque_trace_state(convention="dovetail") != self.trace:
             raise ModuleError(
                 f"{what} inside a JAX transformation (scan, vmap, grad, jit, ...) that the method itself started.\n"
-                "  The value could not leave it. Return it from the transformed function and report it outside,\n"
-                "  or let Repeat do the loop."
+                f"  {advice},\n  or let Repeat do the loop."
+            )
+
+    def check_state(self, module: "Module") -> None:
+        """Raises in `on_shards`, where nothing says which part of a state a device has."""
+        if self.on_shards and self.state is not None:
+            raise ModuleError(
+                f"{module!r} uses decode state inside on_shards, where a device has its own part of the inputs alone.\n"
+                "  Read it before and pass it as an input; return what is new, and update the state afterwards."
             )
 
 
@@ -151,6 +161,9 @@ def call(
         layout: how arrays lie on the mesh in use (`jax.set_mesh`); None: as the compiler decides.
     """
     function = unscoped(module, method)
+    wrong = check_params(module, params)
+    if wrong:
+        raise ModuleError(wrong)
     frame = Frame(
         rng=None if rng is None else lambda: rng,
         train=train,
@@ -230,7 +243,7 @@ def _run_remat(scope: Scope, remat: Remat | Regather, function: Callable[..., An
         out = run_plain(dataclasses.replace(scope, frame=frame, params=params), function, args, kwargs)
         return out, frame.collected()
 
-    checkpointed: Any = jax.checkpoint(pure, policy=remat.policy, prevent_cse=not outer.in_scan)
+    checkpointed: Any = jax.checkpoint(pure, policy=remat.policy, prevent_cse=not outer.apart)
     out, collected = checkpointed(scope.params, traced, None if outer.state is None else dict(outer.state))
     outer.remats.setdefault(remat, set()).update(tags)
     if outer.tags is not None:
@@ -243,6 +256,10 @@ def random_key(scope: Scope, name: str) -> Array:
     """Returns a key for this scope and name; asking again gives another one."""
     if scope.frame.rng is None:
         raise ModuleError(f"{scope.module!r} needs random numbers. Pass rng=jax.random.key(...) to call(...).")
+    scope.frame.check_trace(
+        f"{scope.module!r} asks for random numbers",
+        "All its steps would get the same. Ask before, jax.random.split the key, and give each step a key of its own",
+    )
     scope.calls[f"rng {name}"] += 1
     return fold_path(scope.frame.rng(), f"{scope.path} {name} {scope.calls[f'rng {name}']}")
 
@@ -257,11 +274,6 @@ def per_layer(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[path] = value
     return flat
-
-
-def join(path: str, name: str) -> str:
-    """Appends a name to a module path."""
-    return f"{path}.{name}" if path else name
 
 
 def _relation(caller: "Module", other: "Module") -> str:

@@ -17,14 +17,15 @@ from jax.typing import DTypeLike
 
 from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
-from ._context import ModuleError, Scope, call_child, current, join, own_scope, random_key
+from ._context import ModuleError, Scope, call_child, current, own_scope, random_key
 from ._layout import Axes
 from ._param import Init, ParamSpec, Rule, variance_scaling
 from ._remat import Remat
 from ._shards import run_on_shards
-from ._tree import describe
+from ._tree import describe, join
 
 _T = TypeVar("_T")
+_LEAVES = "The value could not leave it. Return it from the transformed function and report it outside"
 _NAME = re.compile(r"([A-Za-z]\w*)(\[\d+\]|\.[A-Za-z]\w*)?\Z")  # As in config paths: ffn, layers[0], heads.left.
 
 
@@ -165,7 +166,9 @@ class Module(Component):
     @property
     def stateful(self) -> bool:
         """Whether this call keeps decode state."""
-        return self._scope("the mode").frame.state is not None
+        frame = self._scope("the mode").frame
+        frame.check_state(self)
+        return frame.state is not None
 
     @property
     def capacity(self) -> int:
@@ -181,7 +184,7 @@ class Module(Component):
         return self._scope("the dtype").frame.dtype
 
     def rng(self, name: str = "") -> Array:
-        """Returns a random key of this module's own; each time another one."""
+        """Returns a random key of this module's own; each time another one. In `on_shards`, each part has its own."""
         return random_key(self._scope("random numbers"), name)
 
     def tag(self, name: str, value: _T) -> _T:
@@ -218,7 +221,8 @@ class Module(Component):
         """Runs a method of this module on each device's own part of the inputs, where these are split over a mesh.
 
         Parameters arrive whole, except along the axes in `keep`: there, each device has its part. What the method
-        reports is averaged over the parts. Without a mesh, this is a plain call.
+        reports is averaged over the parts. Without a mesh, this is a plain call. Random numbers are other ones in each
+        part, so they depend on the mesh; drawn before and passed as an input, they do not. Decode state stays outside.
 
         Args:
             in_axes: the logical axes of each input.
@@ -245,11 +249,12 @@ class Module(Component):
             raise ModuleError(
                 f"{self!r} updates {name!r}, but this call keeps no state. Test self.stateful, or pass state={{}}."
             )
-        scope.frame.check_trace(f"{self!r} updates the state {name!r}")
+        scope.frame.check_state(self)
+        scope.frame.check_trace(f"{self!r} updates the state {name!r}", _LEAVES)
         scope.frame.state[join(self.path, name)] = value
 
     def _report(self, scope: Scope, values: dict[str, Array], name: str, value: Any, kind: str) -> None:
-        scope.frame.check_trace(f"{self!r} reports the {kind} {name!r}")
+        scope.frame.check_trace(f"{self!r} reports the {kind} {name!r}", _LEAVES)
         full = join(scope.path, name)
         if full in values:
             raise ModuleError(f"{self!r} reports the {kind} {name!r} twice in one call. Give the second another name.")
@@ -278,13 +283,12 @@ class Module(Component):
             raise ModuleError(
                 f"{where}: not among the parameters that call(...) was given. They hold: {list(scope.params)}."
             )
-        if len(value.shape) != len(spec.shape):
-            raise ModuleError(f"{where}: the array has shape {value.shape}, the module declares {spec.shape}.")
         value = spec.as_read(value, scope.frame.dtype)
         layout = scope.frame.layout
         return value if layout is None else layout.gather(value, spec)
 
     def _read_state(self, name: str, scope: Scope) -> Any:
+        scope.frame.check_state(self)
         where, state = join(self.path, name), scope.frame.state
         if state is None or where not in state:
             raise ModuleError(f"{where}: there is no such state yet. Test self.has_state({name!r}) before reading it.")
@@ -292,7 +296,9 @@ class Module(Component):
 
     def has_state(self, name: str) -> bool:
         """Whether this piece of decode state has been written."""
-        return join(self.path, name) in (self._scope(f"the state {name!r}").frame.state or {})
+        frame = self._scope(f"the state {name!r}").frame
+        frame.check_state(self)
+        return join(self.path, name) in (frame.state or {})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_sealed" in self.__dict__:

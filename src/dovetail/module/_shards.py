@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from ._context import Scope, run_plain
+from ._context import Frame, Scope, run_plain
 from ._layout import Axes, Layout
 from ._param import ParamSpec
 from ._tree import map_specs, specs
@@ -31,21 +31,24 @@ def run_on_shards(
     """See `Module.on_shards`."""
     outer, layout = scope.frame, scope.frame.layout
     if layout is None:
-        return method(*inputs)
+        return _run_whole(scope, method, inputs)
     tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
     split = frozenset((*_of_inputs(layout, in_axes), *_of_parameters(layout, tree, keep)))
     if not split:
-        return method(*inputs)
+        return _run_whole(scope, method, inputs)
     # Stages of a pipeline run side by side by `jax.vmap`. JAX then wants their axis among those of the shards, and
     # cannot follow what differs between devices, by which it saves sums elsewhere.
     stages = layout.pipelining if outer.in_scan else None
     local_axes = split | {stages.axis} if stages else split
     mark = functools.partial(_varying, axes=split) if stages is None else _same
 
+    calls = dict[str, int]()  # JAX may trace this more than once.
+
     def local(params: Any, *inputs: Array) -> tuple[Any, Any]:
-        frame = outer.inner(layout=layout.inside(local_axes), rng=None)
-        inner = dataclasses.replace(scope, frame=frame, params=mark(params), calls=Counter[str]())
+        frame = _frame(outer, layout=layout.inside(local_axes), rng=_of_shard(outer.rng, sorted(split)))
+        inner = dataclasses.replace(scope, frame=frame, params=mark(params), calls=Counter(scope.calls))
         out = run_plain(inner, _bound(method), inputs, {})
+        calls.update(inner.calls)
         reported = jax.lax.pmean(mark(frame.collected()), tuple(split))
         return out if out_axes is not None else jax.lax.psum(mark(out), tuple(split)), reported
 
@@ -70,8 +73,26 @@ def run_on_shards(
         check_vma=stages is None,
     )
     out, reported = run(jax.tree.map(used, tree, {name: scope.params[name] for name in tree}), *inputs)
+    scope.calls.update({name: count - scope.calls[name] for name, count in calls.items()})
     outer.take(reported)
     return out
+
+
+def _run_whole(scope: Scope, method: Callable[..., Any], inputs: Sequence[Array]) -> Any:
+    """Runs a method on all of its inputs, by the same rules as on a part."""
+    frame = _frame(scope.frame)
+    out = run_plain(dataclasses.replace(scope, frame=frame), _bound(method), inputs, {})
+    scope.frame.take(frame.collected())
+    return out
+
+
+def _frame(outer: Frame, **changes: Any) -> Frame:
+    return outer.inner(state=None if outer.state is None else {}, on_shards=True, **changes)
+
+
+def _of_shard(rng: Callable[[], Array] | None, axes: Sequence[str]) -> Callable[[], Array] | None:
+    """Returns a key for each part: with the same one, noise would repeat itself from part to part."""
+    return None if rng is None else lambda: jax.random.fold_in(rng(), jax.lax.axis_index(tuple(axes)))
 
 
 def _bound(method: Callable[..., Any]) -> Callable[..., Any]:

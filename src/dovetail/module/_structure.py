@@ -14,9 +14,10 @@ from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
 
-from ._context import Collected, Frame, Scope, State, join, own_scope, run_layer, unscoped
+from ._context import Collected, Frame, Scope, State, own_scope, run_layer, unscoped
 from ._module import Module
 from ._pipeline import in_stages
+from ._tree import join
 
 
 class Sequence(Module):
@@ -79,7 +80,8 @@ def repeat(
     each = (jnp.arange(count) if state or scope.frame.rng is not None else None, params)
 
     def some(frame: Frame, length: int, carry: Any, each: Any, inputs: Any) -> tuple[Any, Collected]:
-        one = _one_round(dataclasses.replace(scope, frame=frame), layers, *inputs)
+        apart = loop == "scan" and length > 1  # Compilers take the loop away from a scan of one step.
+        one = _one_round(dataclasses.replace(scope, frame=frame), layers, apart, *inputs)
         if loop == "scan":
             return jax.lax.scan(one, carry, each, length=length)
         results: list[Collected] = []
@@ -109,7 +111,7 @@ def _stack(*leaves: Array) -> Array:
     return jnp.stack(leaves)
 
 
-def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: Any) -> Any:
+def _one_round(scope: Scope, layers: abc.Sequence[Module], apart: bool, args: Any, kwargs: Any) -> Any:
     """Returns a step of the loop: `x` and the state of all rounds are carried, each round has an index and parameters.
 
     Decode state is changed in place. If it went in with the parameters and came out with the results, every call would
@@ -125,6 +127,7 @@ def _one_round(scope: Scope, layers: abc.Sequence[Module], args: Any, kwargs: An
             rng=None if rng is None else lambda: jax.random.fold_in(rng(), index),
             state=None if outer.state is None else dict(old),
             in_scan=True,
+            apart=apart,
         )
         for layer in layers:
             inner = Scope(frame, layer, params[layer._name], join(scope.path, layer._name))

@@ -4,13 +4,14 @@
 # `_children` and `_params` of a module are private to this package, not to its file.
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
-from ._context import join
 from ._param import ParamSpec, fold_paths
 
 if TYPE_CHECKING:
@@ -62,6 +63,33 @@ def _filled(tree: dict[str, Any], values: dict[str, Array], path: str) -> dict[s
         return values[place] if _is_spec(below) else _filled(below, values, place)
 
     return {name: fill(below, join(path, name)) for name, below in tree.items()}
+
+
+def check_params(module: "Module", params: Mapping[str, Any], stack: tuple[int, ...] = ()) -> str:
+    """Returns what is wrong with the first array that is not as its spec says, or nothing.
+
+    What is missing is not wrong here: nobody may ask for it. `stack` is the number of layers in each loop around.
+    """
+    for name, spec in module._params.items():
+        shape, value = (*stack, *spec.shape), params.get(name)
+        if value is None or (tuple(value.shape) == shape and _kind(value.dtype) == _kind(spec.dtype)):
+            continue
+        found, declared = f"{value.dtype}{list(value.shape)}", f"{jnp.dtype(spec.dtype)}{list(shape)}"
+        return f"{join(module.path, name)}: the array is {found}, the module declares {declared}."
+    for name, (child, count) in module._children.items():
+        wrong = check_params(child, params.get(name, {}), (*stack, count) if count else stack)
+        if wrong:
+            return wrong
+    return ""
+
+
+def _kind(dtype: DTypeLike) -> Any:
+    return next((kind for kind in (jnp.floating, jnp.integer) if jnp.issubdtype(dtype, kind)), jnp.dtype(dtype))
+
+
+def join(path: str, name: str) -> str:
+    """Appends a name to a module path."""
+    return f"{path}.{name}" if path else name
 
 
 def abstract(module: "Module") -> dict[str, Any]:

@@ -16,29 +16,46 @@ from jax import Array
 class TokenLoss(NamedTuple):
     """Sums over tokens, so that batches can be added before dividing: the mean is `loss / weight`."""
 
-    loss: Array  # Cross-entropy plus z-loss, times weight.
+    loss: Array  # Cross-entropy times weight.
     weight: Array
-    correct: Array  # Weight of the tokens whose most likely word is the target.
+    correct: Array  # Weight of the tokens whose most likely word, the first among equals, is the target.
+    z_loss: Array  # What the z-loss adds to the loss that is trained, times weight.
 
 
 def token_loss(logits: Array, targets: Array, weights: Array, *, z_loss: float = 0.0) -> TokenLoss:
-    """Returns the weighted sums for logits `[N, V]`, in float32.
+    """Returns the weighted sums for logits `[N, V]`, in float32. A token of weight 0 may have any logits, nan too.
 
     `z_loss` times the square of the log of the normaliser keeps logits from drifting (Chowdhery et al., 2022,
     arXiv:2204.02311, section 5).
     """
-    logits = logits.astype(jnp.float32)
-    weights = weights.astype(jnp.float32)
+    logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    logits, largest = _where_counted(weights, largest, logits, largest)
     size = logits.shape[-1]
     outside = (targets < 0) | (targets >= size)
     # What does not count may be -100 or any other number; what counts and is no word gives nan.
     targets = jnp.where(outside, jnp.where(weights == 0, 0, size), targets)
-    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
     normaliser = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[:, None]), axis=-1))
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1, mode="fill", fill_value=jnp.nan)[:, 0]
-    loss = normaliser - chosen + z_loss * jnp.square(normaliser)
-    hit = (chosen >= largest).astype(jnp.float32)
-    return TokenLoss(jnp.sum(loss * weights), jnp.sum(weights), jnp.sum(hit * weights))
+    (loss,) = _where_counted(weights, chosen, normaliser - chosen)
+    # The word that greedy decoding draws, as by argmax, which compilers do not vectorise.
+    words = jnp.arange(size, dtype=targets.dtype)
+    best = jnp.min(jnp.where(logits == largest[:, None], words, size), axis=-1)
+    return TokenLoss(
+        loss=jnp.sum(loss * weights),
+        weight=jnp.sum(weights),
+        correct=jnp.sum((best == targets).astype(jnp.float32) * weights),
+        z_loss=jnp.sum(z_loss * jnp.square(normaliser) * weights) if z_loss else jnp.zeros((), jnp.float32),
+    )
+
+
+def _where_counted(weights: Array, finite: Array, *values: Array) -> tuple[Array, ...]:
+    """Returns arrays `[N, ...]` with 0 for tokens of weight 0 whose `finite` is not: 0 times nan would be nan.
+
+    Done before anything is computed, this holds for gradients as well.
+    """
+    lost = (weights == 0) & ~jnp.isfinite(finite)
+    return tuple(jnp.where(lost.reshape(-1, *[1] * (x.ndim - 1)), 0, x) for x in values)
 
 
 def chunked_token_loss(
@@ -58,6 +75,7 @@ def chunked_token_loss(
         targets, weights: `[N]`.
     """
     count = hidden.shape[0]
+    (hidden,) = _where_counted(weights, jnp.max(jnp.abs(hidden), axis=-1), hidden)
     if count <= chunk:
         return token_loss(logits_of(hidden), targets, weights, z_loss=z_loss)
     padding = -count % chunk

@@ -59,7 +59,10 @@ def gradients_of(
 
 
 def loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None) -> LossFn:
-    """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics."""
+    """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics.
+
+    The sum has the auxiliary losses in it. The metrics have `loss`, without them, and each of them by its own name.
+    """
 
     def loss(params: Any, batch: Batch, rng: Array | None) -> tuple[Array, Array, Metrics]:
         found, collected = _run(model, params, batch, rng=rng, train=True, dtype=dtype, layout=layout)
@@ -67,8 +70,8 @@ def loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | No
         total = found.loss + sum(extra.values(), jnp.zeros(())) * found.weight
         count = jnp.where(found.weight == 0, 1.0, found.weight)
         summaries = {path: jnp.mean(value) for path, value in collected.summaries.items()}
-        accuracy = {"accuracy": found.correct / count, "token_loss": found.loss / count}
-        return total, found.weight, {**accuracy, **extra, **summaries}
+        metrics = {"loss": found.loss / count, "accuracy": found.correct / count}
+        return total, found.weight, {**metrics, **extra, **summaries}
 
     return loss
 
@@ -90,7 +93,7 @@ def train_step(
         (mean, weight, aux), grads = gradients(state.params, batch, rng)
         with jax.named_scope("learner"):
             params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
-        return TrainState(state.step + 1, params, slots), {"loss": mean, "tokens": weight, **aux, **metrics}
+        return TrainState(state.step + 1, params, slots), {**aux, "total_loss": mean, "tokens": weight, **metrics}
 
     return step
 
@@ -98,7 +101,7 @@ def train_step(
 def eval_step(
     model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None
 ) -> Callable[[Any, Batch], tuple[Array, Array, Array]]:
-    """Returns the function that gives the sums of loss, weight and hits of one batch."""
+    """Returns the function that gives the sums of cross-entropy, weight and hits of one batch."""
 
     def step(params: Any, batch: Batch) -> tuple[Array, Array, Array]:
         found, _ = _run(model, params, batch, rng=None, train=False, dtype=dtype, layout=layout)

@@ -162,7 +162,7 @@ class Trainer(Component):
 
     def _report(self, step: int, metrics: Any, meter: Meter) -> None:
         with meter.device():
-            loss, tokens = (float(metrics[name]) for name in ("loss", "tokens"))
+            loss, tokens = (float(metrics[name]) for name in ("total_loss", "tokens"))
         meter.add(tokens)
         self._bad_steps = 0 if math.isfinite(loss) else self._bad_steps + 1
         if self._bad_steps == self.cfg.max_bad_steps:

@@ -20,6 +20,10 @@ class Course(NamedTuple):
     length: Array  # [B]: how many are real.
     segment: Array  # [B]: the segment of the last one, for the next call.
 
+    def only_real(self, x: Array) -> Array:
+        """Returns `[B, T, D]` with 0 for padding, which may be nan: what does not count must not get into a state."""
+        return jnp.where(self.real[..., None], x, 0)
+
 
 def course(layer: Module, tokens: Tokens, mask: Mask, shape: tuple[int, ...], last: Array | None) -> Course:
     """Returns the course of a call over `shape` `[B, T]`, where `last` is the segment at the end of the call before."""

@@ -76,7 +76,7 @@ class GatedDeltaNet(Mixer):
         memory = self.memory if self.has_state("memory") else {}
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
-        x = self.lay(x, "batch", "seq", None)
+        x = self.lay(read.only_real(x), "batch", "seq", None)
         query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
         query = _unit(query) * self.cfg.key_head_dim**-0.5
         key = _unit(spread(self, self.key_conv(spread(self, self.key(x)), **where)))

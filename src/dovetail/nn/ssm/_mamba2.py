@@ -77,7 +77,7 @@ class Mamba2(Mixer):
         memory = self.memory if self.has_state("memory") else {}
         read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
         where = {"document": read.document, "count": read.length}
-        x = self.lay(x, "batch", "seq", None)
+        x = self.lay(read.only_real(x), "batch", "seq", None)
         value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
         key = spread(self, self.key_conv(spread(self, self.key(x)), **where))
         query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
