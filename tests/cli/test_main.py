@@ -13,6 +13,18 @@ from dovetail.cli import main
     "argv, text",
     [
         (["show", "tiny-ml"], "dovetail show: no recipe is called 'tiny-ml'. Did you mean 'tiny-lm'?\n"),
+        (
+            ["train", "llama2-7b"],
+            "dovetail train: Trainer.Config: 3 required fields are not set:\n"
+            "  input.tokenizer.file: str\n"
+            "  input.tokenizer.eos_token: str | None\n"
+            "  input.dataset.source.files: list[str]\n"
+            "  Add them, as in input.tokenizer.file=...\n",
+        ),
+        (
+            ["train", "tiny-lm", "steps"],
+            "dovetail train: 'steps' is not an override. Write path=value, as in model.dim=8.\n",
+        ),
         (["eval", "nowhere"], "dovetail eval: there is no run in 'nowhere': it has no directory 'checkpoints'.\n"),
         (["show", "nowhere.py:f"], "dovetail show: there is no file 'nowhere.py'.\n"),
         (["train", "tiny-lm", "steps=many"], "dovetail train: steps: expected int, found 'many'.\n"),
@@ -31,6 +43,28 @@ from dovetail.cli import main
 def test_what_the_user_can_fix_is_one_message_and_exit_code_2(argv, text, capsys):
     assert main(argv) == 2
     assert capsys.readouterr().err == text
+
+
+def test_what_can_be_told_without_jax_is_told_before_it_is_imported():
+    commands = [
+        ["train", "tiny-ml"],
+        ["show", "tiny-ml"],
+        ["diff", "tiny-lm", "tiny-ml"],
+        ["compile", "tiny-ml", "--on", "cpu-1"],
+        ["train", "tiny-lm", "steps"],
+        ["train", "nowhere.py:f"],
+        ["eval", "nowhere"],
+        ["generate", "nowhere", "The whale"],
+    ]
+    program = f"""
+import sys
+sys.modules["jax"] = None  # Whoever imports it fails.
+from dovetail.cli import main
+for argv in {commands}:
+    assert main(argv) == 2, argv
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert [line.split()[1] for line in done.stderr.splitlines()] == [f"{argv[0]}:" for argv in commands]
 
 
 def test_a_reader_that_stops_reading_is_no_error():

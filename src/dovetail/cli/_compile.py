@@ -23,10 +23,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _compile(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
+    cfg = start(args.recipe, args.overrides, on=args.on)
     from dovetail.parallel import hardware
     from dovetail.plan import compiled
 
-    cfg, found = start(args.recipe, args.overrides, on=args.on), hardware(args.on)
+    found = hardware(args.on)
     report, cached = compiled(cfg, found, use_cache=not args.no_cache)
     if args.json:
         print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))

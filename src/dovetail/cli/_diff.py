@@ -6,7 +6,7 @@ import json
 
 from dovetail.config import diff
 
-from ._resolve import resolve
+from ._resolve import check, resolve, split_hardware
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def _diff(args: argparse.Namespace) -> int:
+    for name in (args.a, args.b):
+        check(split_hardware(name, None)[0])
     found = diff(resolve(args.a), resolve(args.b))
     print(json.dumps([d._asdict() for d in found], indent=2) if args.json else str(found))
     return 0

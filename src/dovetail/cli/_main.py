@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, MissingFieldsError
 from dovetail.launch import host_settings, restart_with
 from dovetail.progress import Line
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         if not isinstance(e, _fixable()):
             raise
-        print(f"dovetail {args.command}: {e}", file=sys.stderr)
+        print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)
         return 2
 
 
@@ -66,6 +66,11 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if rest:
         args.overrides = [*args.overrides, *rest]
     return args
+
+
+def _said(e: Exception) -> str:
+    """Returns the message of an error as one says it on a command line."""
+    return f"{e.what}\n  Add them, as in {e.first}=..." if isinstance(e, MissingFieldsError) else str(e)
 
 
 _ERRORS = (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import ConfigBase, ConfigError, from_json, override
+from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
 from dovetail.progress import phase
 from dovetail.zoo import check_name, recipe
 
@@ -21,7 +21,8 @@ def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None, o
     is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
     """
     name, on = split_hardware(name, on)
-    _import(name, overrides)
+    check(name, overrides)
+    _import()
     cfg = _resolve(name, overrides)
     if on is not None:
         from dovetail.plan import on_hardware
@@ -46,7 +47,8 @@ def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on:
     That number must be known before JAX starts, which it does when a config is fitted to hardware.
     """
     name, on = split_hardware(name, on)
-    _import(name, overrides)
+    check(name, overrides)
+    _import()
     from dovetail.launch import start_devices
     from dovetail.parallel import hardware
 
@@ -54,17 +56,20 @@ def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on:
     return resolve(name, overrides, mesh, on)
 
 
-def _import(name: str, overrides: Sequence[str]) -> None:
-    """Imports all that a run needs, JAX among it, which takes a while: so what can be checked is checked before."""
+def check(name: str, overrides: Sequence[str] = ()) -> None:
+    """Raises if something is wrong that can be told before JAX is imported, which takes a while."""
     for text in overrides:
-        if not text.partition("=")[0] or "=" not in text:
-            raise ConfigError(f"{text!r} is not an override. Write path=value, as in model.dim=8.")
+        split_override(text)
     path, colon, _ = name.rpartition(":")
     if colon and path.endswith(".py"):
         if not Path(path).is_file():
             raise ConfigError(f"there is no file {path!r}.")
     elif not (Path(name) / "checkpoints").is_dir():
         check_name(name)
+
+
+def _import() -> None:
+    """Imports all that a run needs."""
     with phase("importing"):
         importlib.import_module("dovetail.zoo.recipes")
 
@@ -86,7 +91,8 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
     checkpoints = Path(directory) / "checkpoints"
     if not checkpoints.is_dir():
         raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
-    _import(directory, overrides)
+    check(directory, overrides)
+    _import()
     from dovetail.checkpoint import load_config
 
     stored = load_config(str(checkpoints), step)

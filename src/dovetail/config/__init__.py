@@ -5,6 +5,7 @@ from ._base import ConfigBase as ConfigBase
 from ._base import fields_of as fields_of
 from ._component import Component as Component
 from ._component import Incomplete as Incomplete
+from ._component import MissingFieldsError as MissingFieldsError
 from ._errors import ConfigError as ConfigError
 from ._errors import did_you_mean as did_you_mean
 from ._function import FunctionConfig as FunctionConfig
@@ -19,6 +20,7 @@ from ._modify import chain as chain
 from ._modify import modify as modify
 from ._modify import replace_all as replace_all
 from ._override import override as override
+from ._override import split_override as split_override
 from ._text import Diff as Diff
 from ._text import Difference as Difference
 from ._text import diff as diff

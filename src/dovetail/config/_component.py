@@ -15,6 +15,14 @@ from ._types import name_of, node_types
 from ._values import REQUIRED, bare_name, join
 
 
+class MissingFieldsError(ConfigError):
+    """Fields are still REQUIRED. `what` says which, without the way to set them, which depends on who asks."""
+
+    def __init__(self, what: str, first: str) -> None:
+        super().__init__(f"{what}\n  Set them, as in cfg.set_in({first!r}, ...).")
+        self.what, self.first = what, first
+
+
 class Incomplete(ConfigError):
     """A config inside a build still has REQUIRED fields; the outermost `build` reports them all together."""
 
@@ -89,12 +97,12 @@ def guarded_build(cfg: ConfigBase, make: Any, path: str) -> Any:
     except Exception as e:
         if found:
             found[:0] = _missing_fields(cfg, path, given=frozenset())
-            raise ConfigError(_report(cfg, found)) from (None if isinstance(e, Incomplete) else e)
+            raise _report(cfg, found) from (None if isinstance(e, Incomplete) else e)
         raise
     finally:
         _missing.reset(token)
     if found:
-        raise ConfigError(_report(cfg, found))
+        raise _report(cfg, found)
     return built
 
 
@@ -132,12 +140,11 @@ def _is_unset(value: Any) -> bool:
     return value is REQUIRED or (not isinstance(value, ConfigBase) and any(map(_is_unset, parts(value).values())))
 
 
-def _report(cfg: ConfigBase, found: list[str]) -> str:
+def _report(cfg: ConfigBase, found: list[str]) -> MissingFieldsError:
     lines = "".join(f"\n  {line}" for line in dict.fromkeys(found))
     count = len(set(found))
-    first = found[0].partition(":")[0]
     what = "1 required field is" if count == 1 else f"{count} required fields are"
-    return f"{bare_name(type(cfg))}: {what} not set:{lines}\n  Set them, as in cfg.set_in({first!r}, ...)."
+    return MissingFieldsError(f"{bare_name(type(cfg))}: {what} not set:{lines}", found[0].partition(":")[0])
 
 
 def _abstract(owner: type) -> str:

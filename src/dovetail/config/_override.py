@@ -26,10 +26,7 @@ _BRACKETS = {list: "[]", Sequence: "[]", tuple: "()", dict: "{}", Mapping: "{}",
 def override(cfg: _C, assignments: Iterable[str]) -> _C:
     """Returns `cfg` with `path=value` texts applied in order."""
     for assignment in assignments:
-        path, *rest = _split(assignment, "=", most=1)
-        text = rest[0] if rest else ""
-        if not rest or not path:
-            raise ConfigError(f"{assignment!r} is not an override. Write path=value, as in model.dim=8.")
+        path, text = split_override(assignment)
         hint = _hint_at(cfg, split(cfg, path), path)
         try:
             value = _read(text, hint)
@@ -39,6 +36,14 @@ def override(cfg: _C, assignments: Iterable[str]) -> _C:
             raise ConfigError(f"{path}: expected {name_of(hint)}, found {text!r}.{_advice(text, hint, path)}")
         cfg = cfg.set_in(path, value)
     return cfg
+
+
+def split_override(assignment: str) -> tuple[str, str]:
+    """Returns path and value of `path=value`; whether there is such a path is not known here."""
+    path, *rest = _split(assignment, "=", most=1)
+    if not rest or not path:
+        raise ConfigError(f"{assignment!r} is not an override. Write path=value, as in model.dim=8.")
+    return path, rest[0]
 
 
 def _hint_at(cfg: ConfigBase, keys: list[Any], path: str) -> Any:
