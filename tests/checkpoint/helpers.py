@@ -98,5 +98,10 @@ def run_python(program: str, *args: str, timeout: float = 60, **env: str) -> sub
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **env},
+        env={**os.environ, "PYTHONPATH": python_path(), **env},
     )
+
+
+def python_path() -> str:
+    """Returns where a new process finds the modules of the tests, and what this one was told."""
+    return os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])

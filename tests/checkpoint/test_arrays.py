@@ -117,7 +117,7 @@ def test_compressed_arrays_come_back_from_smaller_files(tmp_path):
 
 
 def test_files_that_are_fine_but_cannot_be_read_are_not_called_damaged(tmp_path, monkeypatch):
-    cfg = config_in(tmp_path, on_corruption="fallback")
+    cfg = config_in(tmp_path)
     checkpointer = cfg.build()
     checkpointer.save(1, {"w": jnp.ones(3)}, config=cfg)
 

@@ -119,7 +119,7 @@ NAMES = ["..", "/dev/zero", "../../etc/passwd", "files/vocab/x", "arrays", "mani
 def mutated(content: Any, choose: random.Random) -> Any:
     """Returns JSON data in which one place, anywhere, was replaced, removed or added."""
     root: Any = {"": copy.deepcopy(content)}
-    places = [(root, "")]
+    places: list[tuple[Any, Any]] = [(root, "")]
     for holder, key in places:  # It grows while we go.
         value = holder[key]
         keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()

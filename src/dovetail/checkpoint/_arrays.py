@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arrays of a step: handed to Orbax by path, and proved to be the same when they come back."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ import numpy as np
 from jax import Array
 from orbax.checkpoint import v1 as ocp
 
-from ._errors import CheckpointError, CorruptionError, bullets, reason
+from ._errors import CheckpointError, CorruptionError, ElsewhereError, bullets, reason
 from ._fingerprint import to_text
 from ._leaves import from_stored, stored_form, to_stored
 from ._step import ARRAYS, Manifest, damaged_files
 
+_SECONDS = 0.2  # Between two looks at whether another process has failed.
 
-def start_writing(path: Path, leaves: Mapping[str, Array], *, compress: bool) -> Callable[[], None]:
+
+def start_writing(
+    path: Path, leaves: Mapping[str, Array], *, compress: bool, in_vain: Callable[[], bool]
+) -> Callable[[], None]:
     """Copies the leaves to the host and starts to write them; the result waits for the end, and raises its error.
 
-    The leaves may be donated or deleted as soon as this returns.
+    The leaves may be donated or deleted as soon as this returns. With several processes, Orbax waits minutes for one
+    that has failed; `in_vain` is asked now and then whether one has.
     """
     stored = {name: to_stored(leaf) for name, leaf in leaves.items() if leaf.size}
     context = ocp.Context()
@@ -29,7 +35,26 @@ def start_writing(path: Path, leaves: Mapping[str, Array], *, compress: bool) ->
     context.asynchronous.create_directories_asynchronously = False
     with context:
         response = ocp.save_async(str(path / ARRAYS), stored)
-    return response.result
+    return response.result if jax.process_count() == 1 else lambda: _awaited(response.result, in_vain)
+
+
+def _awaited(finish: Callable[[], None], in_vain: Callable[[], bool]) -> None:
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            finish()
+        except Exception as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=run, name="arrays", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_SECONDS)
+        if thread.is_alive() and in_vain():
+            raise ElsewhereError
+    if errors:
+        raise errors[0]
 
 
 def load(path: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Array]:

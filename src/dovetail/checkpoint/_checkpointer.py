@@ -2,6 +2,7 @@
 """`Checkpointer`: saves the state of a run in the background, and restores the newest step onto any mesh."""
 
 import dataclasses
+import functools
 import json
 import logging
 import operator
@@ -17,21 +18,33 @@ import numpy as np
 from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigBase, ConfigError, to_json
+from dovetail.parallel import all_values, is_first, together
 
 from ._arrays import load, start_writing, verify
 from ._background import start_thread
 from ._directory import discard, expired, finished_steps, prepare, set_aside, step_path, temporary_path
-from ._errors import CheckpointError, CorruptionError, reason
+from ._errors import CheckpointError, CorruptionError, ElsewhereError, reason
 from ._files import sync
 from ._fingerprint import Fingerprint, fingerprint
 from ._leaves import LeafInfo, check_abstract, check_fits, check_savable, describe, flatten
-from ._processes import add_up, barrier, is_primary, next_number, worst
-from ._step import CONFIG, DATA_STATE, FILES, Manifest, check_files, read_file, read_manifest, write_part, write_rest
+from ._processes import add_up, barrier, next_number
+from ._step import (
+    CONFIG,
+    DATA_STATE,
+    FILES,
+    Manifest,
+    check_files,
+    has_failed,
+    note_failure,
+    read_file,
+    read_manifest,
+    write_part,
+    write_rest,
+)
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _OnCorruption = Literal["error", "fallback"]
-_OK, _DAMAGED, _FAILED = range(3)
 _PREFIX = f"{FILES}/"
 
 
@@ -80,7 +93,8 @@ class Checkpointer(Component):
         keep_every: int | None = None  # Steps that are multiples of it are kept too.
         asynchronous: bool = True  # Whether `save` returns while files are still being written.
         compress: bool = False  # Weights hardly compress: it takes longer and saves about 10 %.
-        on_corruption: Literal["error", "fallback"] = "error"  # fallback: `restore` goes on to the next older step.
+        # What `restore` does when the newest step is damaged; fallback: it says so, and takes the next older one.
+        on_corruption: Literal["error", "fallback"] = "fallback"
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -101,7 +115,7 @@ class Checkpointer(Component):
     def prepare(self) -> None:
         """Makes the directory and proves that it can be written, as the first `save` does, but before training."""
         if not self._is_prepared:
-            self._together(lambda: prepare(self.directory))
+            together(lambda: prepare(self.directory))
             self._is_prepared = True
 
     def save(
@@ -127,21 +141,42 @@ class Checkpointer(Component):
         """
         self.wait()
         step = operator.index(step)
-        leaves = flatten(state)
-        check_savable(leaves)
-        rest = {CONFIG: to_json(config).encode(), DATA_STATE: _json_text(data_state).encode(), **_files(files or {})}
+
+        def checked() -> tuple[dict[str, Any], dict[str, bytes]]:
+            check_savable(leaves := flatten(state))
+            texts = {CONFIG: to_json(config), DATA_STATE: _json_text(data_state)}
+            return leaves, {name: text.encode() for name, text in texts.items()} | _files(files or {})
+
+        leaves, rest = together(checked, everywhere=True)
         self.prepare()
-        self._together(lambda: self._make_room(step))
-        try:
-            fingerprints = {path: fingerprint(leaf) for path, leaf in leaves.items()}
-            finish = start_writing(temporary_path(self.directory, step), leaves, compress=self.cfg.compress)
-        except Exception as e:
-            raise self._not_saved(step, e) from e
+        together(lambda: self._make_room(step))
+        temporary = temporary_path(self.directory, step)
+        fingerprints = self._started(step, lambda: {path: fingerprint(leaf) for path, leaf in leaves.items()})
+        finish = self._started(
+            step,
+            lambda: start_writing(temporary, leaves, compress=self.cfg.compress, in_vain=lambda: has_failed(temporary)),
+        )
         infos = {path: describe(leaf) for path, leaf in leaves.items()}
         save = _Save(step, infos, fingerprints, rest, finish)
         self._thread = start_thread(lambda: self._finish(save), name=f"save step {step}")
         if not self.cfg.asynchronous:
             self.wait()
+
+    def _started(self, step: int, work: Callable[[], _T]) -> _T:
+        """Returns what `work` does for a save in each process; if one fails, none of them saves."""
+
+        def attempted() -> _T:
+            try:
+                return work()
+            except Exception as e:
+                raise self._not_saved(step, e) from e
+
+        try:
+            return together(attempted, everywhere=True)
+        except Exception:
+            if is_first():
+                shutil.rmtree(temporary_path(self.directory, step), ignore_errors=True)
+            raise
 
     def restore(self, abstract_state: Any, step: int | None = None, *, partial: bool = False) -> Restored:
         """Returns the newest step (or `step`), verified, in the structure and on the shardings of `abstract_state`.
@@ -154,27 +189,33 @@ class Checkpointer(Component):
         check_abstract(wanted)
 
         def read_step(path: Path) -> Restored:
-            manifest = self._together(lambda: _checked_manifest(path), everywhere=True)
-            check_fits(str(path), manifest.leaves, wanted, partial=partial)
-            leaves = self._together(lambda: load(path, manifest, wanted), everywhere=True)
+            def opened() -> tuple[Manifest, Any]:
+                manifest = read_manifest(path)
+                check_files(path, manifest)
+                check_fits(str(path), manifest.leaves, wanted, partial=partial)
+                return manifest, json.loads(read_file(path, manifest, DATA_STATE))
+
+            manifest, data_state = together(opened, everywhere=True)
+            leaves = together(lambda: load(path, manifest, wanted), everywhere=True)
             self._verify(path, manifest, leaves)
-            data_state = json.loads(read_file(path, manifest, DATA_STATE))
             state = jax.tree.unflatten(jax.tree.structure(abstract_state), [leaves[name] for name in wanted])
             return Restored(manifest.step, state, data_state)
 
-        restored, skipped = _first_good(self.directory, step, self.cfg.on_corruption, read_step)
+        restored, skipped = _first_good(self.directory, self.steps(), step, self.cfg.on_corruption, read_step)
         self._damaged |= skipped.keys()
+        if is_first():
+            _warn_of(skipped, restored.step)
         return dataclasses.replace(restored, skipped=skipped)
 
     def _verify(self, path: Path, manifest: Manifest, leaves: Mapping[str, Array]) -> None:
         prints = {name: fingerprint(leaf) for name, leaf in leaves.items()}  # All dispatched, then the first awaited.
         totals = add_up(np.array([found.local() for found in prints.values()], np.uint32))
         agree = {name: found.replicas_agree() for name, found in prints.items()}
-        self._together(lambda: verify(path, manifest, dict(zip(prints, totals, strict=True)), agree), everywhere=True)
+        together(lambda: verify(path, manifest, dict(zip(prints, totals, strict=True)), agree), everywhere=True)
 
     def steps(self) -> list[int]:
         """Returns the finished steps, oldest first. Whether they are undamaged shows when one is restored."""
-        return finished_steps(self.directory)
+        return together(lambda: finished_steps(self.directory))
 
     def latest(self) -> int | None:
         """Returns the newest finished step."""
@@ -184,16 +225,30 @@ class Checkpointer(Component):
         """Deletes all steps newer than `step`, to go on from there."""
         self.wait()
         newer = [number for number in self.steps() if number > step]
-        self._together(lambda: [discard(step_path(self.directory, number)) for number in reversed(newer)])
+        together(lambda: [discard(step_path(self.directory, number)) for number in reversed(newer)])
 
     def wait(self) -> None:
-        """Waits for the save in progress, and raises its error if it failed."""
+        """Waits for the save in progress, and raises its error if it failed: in all processes, if it did in one."""
+        if self._thread is None:
+            return
+        error = self._joined()
+        # Those who only gave up because another failed let that one speak first.
+        gave_up = error is not None and isinstance(error.__cause__, ElsewhereError)
+        told = all_values(None if error is None else [gave_up, str(error)])
+        failed = min(((each[0], rank, each[1]) for rank, each in enumerate(told) if each), default=None)
+        if failed is None:
+            return
+        _, rank, text = failed
+        if rank == jax.process_index() and error is not None:
+            raise error
+        raise CheckpointError(f"{text}\n  (Process {rank} of {jax.process_count()} found this.)") from error
+
+    def _joined(self) -> CheckpointError | None:
+        """Waits for the save in progress; returns the error it met in this process."""
         if self._thread is not None:
             self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        error, self._thread, self._error = self._error, None, None
+        return error
 
     def close(self) -> None:
         """Waits as `wait` does. There is nothing else to release."""
@@ -205,15 +260,14 @@ class Checkpointer(Component):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        if error is None:
             self.close()
-        except CheckpointError:  # Logged already; it must not hide the error that ends the block.
-            if error is None:
-                raise
+        else:  # Not together: the other processes may be elsewhere. An error of the save has been logged.
+            self._joined()
 
     def _make_room(self, step: int) -> None:
         """Makes the directory for a new step, if it is one."""
-        good = [number for number in self.steps() if number not in self._damaged]
+        good = [number for number in finished_steps(self.directory) if number not in self._damaged]
         if step < 0:
             raise ConfigError(f"checkpoint {self.directory}: a step is a number of 0 or more, found {step}.")
         if good and step <= good[-1]:
@@ -237,12 +291,11 @@ class Checkpointer(Component):
                     part(save)
             except Exception as e:
                 error = e
+                note_failure(temporary_path(self.directory, save.step))
             try:
                 barrier(f"save {save.number}.{number}")
             except Exception as e:
                 error = error or e
-        if error is None and not step_path(self.directory, save.step).is_dir():
-            error = RuntimeError("another process failed; see its log")
         if error is not None:
             self._error = self._not_saved(save.step, error)
             self._error.__cause__ = error
@@ -254,7 +307,9 @@ class Checkpointer(Component):
         write_part(temporary_path(self.directory, save.step), prints, jax.process_index(), jax.process_count())
 
     def _commit(self, save: _Save) -> None:
-        if not is_primary():
+        if has_failed(temporary_path(self.directory, save.step)):
+            raise ElsewhereError
+        if not is_first():
             return
         path, final = temporary_path(self.directory, save.step), step_path(self.directory, save.step)
         write_rest(path, step=save.step, leaves=save.leaves, rest=save.rest, processes=jax.process_count())
@@ -266,7 +321,7 @@ class Checkpointer(Component):
         self._discard_expired()
 
     def _discard_expired(self) -> None:
-        good = set(self.steps()) - self._damaged
+        good = set(finished_steps(self.directory)) - self._damaged
         for step in expired(good, keep=self.cfg.keep, keep_every=self.cfg.keep_every):
             try:
                 discard(step_path(self.directory, step))
@@ -274,33 +329,17 @@ class Checkpointer(Component):
                 _log.warning("checkpoint %s is not deleted: %s", step_path(self.directory, step), reason(e))
 
     def _not_saved(self, step: int, error: Exception) -> CheckpointError:
-        if is_primary():
+        if is_first():
             shutil.rmtree(temporary_path(self.directory, step), ignore_errors=True)
         try:
-            newest = self.latest()
+            newest = max(finished_steps(self.directory), default=None)
         except ConfigError:  # The directory itself is gone or broken, which `error` tells.
             newest = None
         left = "There is no finished step." if newest is None else f"The newest finished step is step_{newest}."
         return CheckpointError(f"checkpoint {step_path(self.directory, step)} was not saved: {reason(error)}\n  {left}")
 
-    def _together(self, work: Callable[[], _T], *, everywhere: bool = False) -> _T:
-        """Does something in the first process, or `everywhere`; if one process fails, all of them raise."""
-        error, result = None, None
-        try:
-            if everywhere or is_primary():
-                result = work()
-        except Exception as e:
-            error = e
-        found = worst(_OK if error is None else _DAMAGED if isinstance(error, CorruptionError) else _FAILED)
-        if found == _OK:
-            return result  # pyright: ignore[reportReturnType]
-        if error is not None and (found == _DAMAGED or not isinstance(error, CorruptionError)):
-            raise error
-        kind = CorruptionError if found == _DAMAGED else CheckpointError  # Of the same kind in all processes.
-        raise kind(f"checkpoint {self.directory}: another process failed; see its log.") from error
 
-
-def load_config(directory: str, step: int | None = None, *, on_corruption: _OnCorruption = "error") -> StoredConfig:
+def load_config(directory: str, step: int | None = None, *, on_corruption: _OnCorruption = "fallback") -> StoredConfig:
     """Returns the config and the files of the newest step (or `step`). Reads no arrays."""
 
     def read_step(path: Path) -> StoredConfig:
@@ -310,40 +349,48 @@ def load_config(directory: str, step: int | None = None, *, on_corruption: _OnCo
         files = {name: read_file(path, manifest, _PREFIX + name) for name in names}
         return StoredConfig(manifest.step, read_file(path, manifest, CONFIG).decode(), files)
 
-    found, skipped = _first_good(Path(directory).expanduser().absolute(), step, on_corruption, read_step)
+    where = Path(directory).expanduser().absolute()
+    found, skipped = _first_good(where, finished_steps(where), step, on_corruption, read_step)
+    _warn_of(skipped, found.step)
     return dataclasses.replace(found, skipped=skipped)
 
 
 def _first_good(
-    directory: Path, step: int | None, on_corruption: _OnCorruption, read_step: Callable[[Path], _T]
+    directory: Path,
+    steps: list[int],
+    step: int | None,
+    on_corruption: _OnCorruption,
+    read_step: Callable[[Path], _T],
 ) -> tuple[_T, dict[int, str]]:
-    """Reads the newest step, or `step`; as long as it is damaged and that is allowed, the next older one."""
-    steps = finished_steps(directory)
+    """Reads `step`; or the newest of `steps`, and as long as it is damaged and that is allowed, the next older one."""
     if not steps:
         raise ConfigError(f"checkpoint {directory}: there is no finished step.")
     if step is not None and step not in steps:
         raise ConfigError(f"checkpoint {directory}: there is no step {step}, only {_listed(steps)}.")
     skipped: dict[int, str] = {}
-    candidates = [number for number in reversed(steps) if step is None or number <= step]
-    for number, older in zip(candidates, [*candidates[1:], None], strict=True):
+    for number in reversed(steps) if step is None else [step]:
         try:
-            return read_step(step_path(directory, number)), skipped
+            found = read_step(step_path(directory, number))
         except CorruptionError as e:
-            if on_corruption == "fallback":
-                _log.warning("%s\n  Falling back to an older step.", e)
-                skipped[number] = str(e)
-            elif older is None:
-                raise
-            else:
-                hint = f"The next older step is {older}: pass step={older}, or on_corruption='fallback'."
-                raise CorruptionError(f"{e}\n  {hint}") from e
-    raise CorruptionError("\n".join([f"checkpoint {directory}: no step is undamaged.", *skipped.values()]))
+            if on_corruption == "error" or step is not None:
+                older = [other for other in steps if other < number]
+                raise CorruptionError(f"{e}\n  Older steps: {_listed(older)}." if older else str(e)) from e
+            skipped[number] = str(e)
+        else:
+            return found, skipped
+    title = [f"checkpoint {directory}: no step is undamaged."] if len(skipped) > 1 else []
+    raise CorruptionError("\n".join([*title, *skipped.values()]))
 
 
-def _checked_manifest(path: Path) -> Manifest:
-    manifest = read_manifest(path)
-    check_files(path, manifest)
-    return manifest
+def _warn_of(skipped: Mapping[int, str], step: int) -> None:
+    for why in skipped.values():
+        _warn(f"{why}\n  Falling back to step_{step}.")
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Logs a warning, once: the config of a step and its arrays are read one after the other."""
+    _log.warning("%s", text)
 
 
 def _listed(steps: Iterable[int]) -> str:

@@ -16,6 +16,13 @@ class CorruptionError(CheckpointError):
     """What is on disk is not what was saved: a file is missing, cut short, unreadable or changed."""
 
 
+class ElsewhereError(CheckpointError):
+    """A save is given up because another process has failed; that one knows why."""
+
+    def __init__(self) -> None:
+        super().__init__("another process failed; see its log")
+
+
 def bullets(lines: Sequence[str], shown: int = 10) -> str:
     """Returns lines to append to a message, each indented, the first `shown` of them.
 

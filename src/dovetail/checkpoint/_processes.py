@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a run do together: wait for each other, and agree on what went wrong."""
+"""What the processes of a run do together: wait for each other, and add up."""
 
 import asyncio
 import itertools
@@ -10,11 +10,6 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 _numbers = itertools.count()
-
-
-def is_primary() -> bool:
-    """Whether this process writes what is written once."""
-    return jax.process_index() == 0
 
 
 def next_number() -> int:
@@ -28,13 +23,8 @@ def barrier(name: str) -> None:
         asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail"))
 
 
-def worst(code: int) -> int:
-    """Returns the highest of the numbers of all processes. To be called from the thread that runs the training step."""
-    return code if jax.process_count() == 1 else int(np.max(multihost_utils.process_allgather(np.array(code))))
-
-
 def add_up(numbers: np.ndarray) -> np.ndarray:
-    """Returns the sum of the numbers of all processes, in their own type. Same thread as for `worst`."""
+    """Returns the sum of the numbers of all processes, in their own type. To be called where `together` may be."""
     if jax.process_count() == 1:
         return numbers
     return np.asarray(multihost_utils.process_allgather(numbers)).sum(axis=0, dtype=numbers.dtype)

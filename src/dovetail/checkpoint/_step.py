@@ -14,6 +14,7 @@ A step may come from elsewhere. What is opened is a regular file under it, of a 
 device or pipe, and no name that leads out.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -25,7 +26,7 @@ import numpy as np
 
 from dovetail.config import ConfigError
 
-from ._errors import CorruptionError, bullets, reason
+from ._errors import CorruptionError, ElsewhereError, bullets, reason
 from ._files import FileSum, seal, sum_file, sync, unseal, write_file
 from ._fingerprint import to_text
 from ._leaves import LeafInfo
@@ -35,6 +36,7 @@ CONFIG = "config.json"
 DATA_STATE = "data_state.json"
 FILES = "files"
 _MANIFEST = "manifest.json"
+_FAILED = "failed"  # In a step in the making: a process could not write its part.
 _FORMAT = 1
 _SMALL = 1 << 16  # Files up to this size are summed before each restore; the rest when something is wrong.
 _MOST = 1 << 30  # Of the files that are read whole: manifest, config, tokenizer.
@@ -66,12 +68,25 @@ def write_part(path: Path, fingerprints: Mapping[str, np.ndarray], process: int,
     write_file(_part(path, process), seal({"files": sums, "fingerprints": prints}))
 
 
+def note_failure(path: Path) -> None:
+    """Tells the other processes that this one has not written its part, if the disk lets it."""
+    with contextlib.suppress(OSError):
+        (path / _FAILED).touch()
+
+
+def has_failed(path: Path) -> bool:
+    """Whether a process has noted that it failed."""
+    return (path / _FAILED).exists()
+
+
 def write_rest(
     path: Path, *, step: int, leaves: Mapping[str, LeafInfo], rest: Mapping[str, bytes], processes: int
 ) -> None:
     """Writes the files other than arrays, and last the manifest of all."""
     sums: dict[str, FileSum] = {}
     prints = {leaf: np.zeros(2, np.uint32) for leaf in leaves}
+    if not all(_part(path, process).exists() for process in range(processes)):
+        raise ElsewhereError
     for process in range(processes):
         part = unseal(_part(path, process).read_bytes())
         _part(path, process).unlink()

@@ -29,6 +29,9 @@ from ._mesh import shrink as shrink
 from ._mesh_rules import MeshRule as MeshRule
 from ._mesh_rules import rule_for as rule_for
 from ._one_forward_one_backward import one_forward_one_backward as one_forward_one_backward
+from ._processes import all_values as all_values
+from ._processes import is_first as is_first
+from ._processes import together as together
 from ._ring import RingAttention as RingAttention
 from ._rules import MESH_AXES as MESH_AXES
 from ._rules import Rules as Rules

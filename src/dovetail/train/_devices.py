@@ -13,9 +13,8 @@ from dovetail.data import BatchIterator, Input, merge_states
 from dovetail.module import Module, abstract, specs
 from dovetail.ops import target
 from dovetail.optim import Learner
-from dovetail.parallel import Batch, Mesh, check_fit, layout_of
+from dovetail.parallel import Batch, Mesh, all_values, check_fit, layout_of
 
-from ._processes import all_values
 from ._step import TrainState
 
 

@@ -17,12 +17,12 @@ from dovetail.data import Input
 from dovetail.models import CausalLM, Sampling
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner
-from dovetail.parallel import Mesh, MeshRule
+from dovetail.parallel import Mesh, MeshRule, is_first
 from dovetail.progress import phase
 
 from ._meter import Meter
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
-from ._processes import asked_to_stop, is_first
+from ._processes import asked_to_stop
 from ._program import Program
 from ._size import size_of
 from ._step import TrainState
