@@ -87,8 +87,9 @@ def test_the_size_of_a_run_is_known_before_it_starts(tmp_path):
     per_layer = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 32 + 2 * 16
     assert size.parameters == 260 * 16 + 2 * per_layer + 16
     products = 260 * 16 + 2 * (per_layer - 2 * 16)
-    attention = 2 * 2 * 32 * 16  # Two products of 32 keys, for two layers; each 2 operations, below.
-    assert size.flops_per_token == 3 * 2 * (products + attention)
+    attention = 2 * 2 * 16  # Two products with each key that is seen, for two layers; each 2 operations, below.
+    assert size.flops_per_token == 3 * 2 * (products + attention * 33 / 2)
+    assert size.full_flops_per_token == 3 * 2 * (products + attention * 32)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path):

@@ -14,5 +14,6 @@ from ._hlo import Hlo as Hlo
 from ._memory import Memory as Memory
 from ._paths import config_path as config_path
 from ._paths import is_kept as is_kept
+from ._training_flops import count_training_flops as count_training_flops
 from ._work import copied_bytes as copied_bytes
 from ._work import count_compiled_flops as count_compiled_flops

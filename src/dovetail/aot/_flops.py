@@ -3,8 +3,8 @@
 
 The rule: a product of matrices of sizes m x k and k x n is 2 m k n operations, a convolution likewise; everything else
 is not counted. A loop counts as often as it runs, a kernel in Pallas as it says that it costs. What remat computes
-again is counted in a program that contains it, so take the count of a model from its forward pass: training costs three
-times that, once forward and twice backward.
+again is counted in a program that contains it: this is the work of a program. That of a model, whatever computes it, is
+`count_training_flops`.
 """
 
 import math
@@ -45,18 +45,19 @@ def _count_in_kernels(eqn: Any) -> int:
     if RARELY in str(eqn.source_info.name_stack):
         return 0
     if eqn.primitive.name == "pallas_call":
-        return _count_equation(eqn)
-    counts = [sum(map(_count_in_kernels, inner.eqns)) for inner in _inner(eqn.params)]
+        return equation_flops(eqn)
+    counts = [sum(map(_count_in_kernels, inner.eqns)) for inner in inner_programs(eqn.params)]
     if eqn.primitive.name == "cond":
         return max(counts)
     return sum(counts) * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
 
 
 def _count(jaxpr: Any) -> int:
-    return sum(_count_equation(eqn) for eqn in jaxpr.eqns)
+    return sum(equation_flops(eqn) for eqn in jaxpr.eqns)
 
 
-def _count_equation(eqn: Any) -> int:
+def equation_flops(eqn: Any) -> int:
+    """Returns the operations of one equation of a program."""
     name, params = eqn.primitive.name, eqn.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
@@ -82,10 +83,10 @@ def _count_equation(eqn: Any) -> int:
     times = params["length"] if name == "scan" else 1
     if name == "pallas_call":
         times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
-    return times * sum(map(_count, _inner(params)))
+    return times * sum(map(_count, inner_programs(params)))
 
 
-def _inner(params: dict[str, Any]) -> Iterator[Any]:
+def inner_programs(params: dict[str, Any]) -> Iterator[Any]:
     """Yields the programs inside an equation: the bodies of loops, calls and custom derivatives."""
     for value in params.values():
         for part in value if isinstance(value, (tuple, list)) else (value,):

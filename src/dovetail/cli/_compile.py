@@ -52,7 +52,8 @@ def _text(recipe: str, report: Any, cached: bool) -> str:
         "",
         *_memory(report),
         "",
-        f"FLOPs of a step: model {report.model_flops:.3e}, hardware {report.hardware_flops:.3e} "
+        f"FLOPs of a step: model {report.model_flops:.3e} (with all scores of attention "
+        f"{report.full_model_flops:.3e}), hardware {report.hardware_flops:.3e} "
         f"({report.hardware_flops / report.model_flops:.2f}x)",
         f"copied to change a layout: {report.copied_gib:.1f} GiB per chip",
         "",

@@ -67,6 +67,10 @@ from ._score_bias import LinearBias as LinearBias
 from ._score_bias import ScoreBias as ScoreBias
 from ._score_bias import alibi_slopes as alibi_slopes
 from ._state_space import state_space as state_space
+from ._work import Work as Work
+from ._work import by_definition as by_definition
+from ._work import is_counted as is_counted
+from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
 from .kernels._neuron import NeuronAttention as NeuronAttention

@@ -5,10 +5,12 @@ Shape letters: B batch, T queries, S keys, H query heads, G key heads, R = H / G
 """
 
 import abc
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -17,6 +19,7 @@ from dovetail.config import Component
 from ._choice import Support
 from ._masks import Mask, Tokens
 from ._score_bias import ScoreBias
+from ._work import Work, is_counted, stated
 
 # Stands for scores that the mask rules out: far below any score, far from overflow in float32.
 MASKED = -1e30
@@ -129,6 +132,8 @@ class AttentionKernel(Component, abc.ABC):
             bias: added to scores, by the distance between the places (`Tokens.index`) of query and key.
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
         """
+        if is_counted():
+            return stated(attention_work(q, k, v, mask, aligned), _result(q, v), q, k, v)
         inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks)
         return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
 
@@ -167,3 +172,23 @@ class ReferenceAttention(AttentionKernel):
 def by_group(per_head: Array, num_groups: int) -> Array:
     """Returns what each head has, `[H]`, as float32 of the shape of scores, `[1, G, R, 1, 1]`."""
     return per_head.astype(jnp.float32).reshape(1, num_groups, -1, 1, 1)
+
+
+def attention_work(q: Array, k: Array, v: Array, mask: Mask, aligned: bool | Parts) -> Work:
+    """Returns what attention takes: two products for each pair of a query and a key. Documents are not known here."""
+    rows, queries, heads, dim = q.shape
+    pairs = queries * k.shape[1]
+    seen = _pairs(mask, queries) if aligned is True else pairs
+    each = 2 * rows * heads * (dim + v.shape[-1])
+    return Work(each * seen, each * pairs)
+
+
+@functools.cache
+def _pairs(mask: Mask, length: int) -> int:
+    """Returns how many pairs of a query and a key the mask lets through, as far as it knows before the program runs."""
+    bounds = (mask.keys_for(query, query + 1, length) for query in range(length))
+    return sum(max(0, stop - start) for start, stop in bounds)
+
+
+def _result(q: Array, v: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*q.shape[:3], v.shape[-1]), q.dtype)

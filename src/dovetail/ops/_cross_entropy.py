@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ._work import is_counted
+
 
 class TokenLoss(NamedTuple):
     """Sums over tokens, so that batches can be added before dividing: the mean is `loss / weight`."""
@@ -76,7 +78,7 @@ def chunked_token_loss(
     """
     count = hidden.shape[0]
     (hidden,) = _where_counted(weights, jnp.max(jnp.abs(hidden), axis=-1), hidden)
-    if count <= chunk:
+    if count <= chunk or is_counted():  # What fills up the last chunk is no work of the model.
         return token_loss(logits_of(hidden), targets, weights, z_loss=z_loss)
     padding = -count % chunk
 

@@ -6,11 +6,14 @@ Reference: Yang, Kautz and Hatamizadeh, Gated Delta Networks, 2024 (arXiv:2412.0
 Shape letters: B batch, T time, Q positions of a chunk, H heads, K key dim, V value dim.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ._chunks import decays, scan_chunks
+from ._work import Work, is_counted, stated
 
 
 def gated_delta_rule(
@@ -39,6 +42,10 @@ def gated_delta_rule(
     Returns:
         `[B, T, H, V]`, and the state after the last position.
     """
+    if is_counted():  # The state is read twice, by the key and by the query, and written once.
+        flops = 6 * math.prod(key.shape) * value.shape[-1]
+        results = jax.ShapeDtypeStruct(value.shape, "float32"), jax.ShapeDtypeStruct(state.shape, "float32")
+        return stated(Work(flops, flops), results, query, key, value, log_decay, strength)
     carry = state, jnp.zeros(value.shape[:1], document.dtype)
     inputs = [x.astype(jnp.float32) for x in (query, key, value, log_decay, strength)]
     (state, _), out = scan_chunks(_chunk, carry, (*inputs, document), chunk)

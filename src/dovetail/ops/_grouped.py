@@ -19,6 +19,7 @@ from jax import Array
 from dovetail.config import Component, ConfigError
 
 from ._choice import Support, choose
+from ._work import Work, is_counted, stated
 
 
 class GroupedMatmul(Component, abc.ABC):
@@ -32,6 +33,10 @@ class GroupedMatmul(Component, abc.ABC):
             weight: `[G, K, N]`, of the dtype of `x`, which is that of the result; sums are in float32.
             sizes: `[G]`, integers: how many rows each group has, M in all at most.
         """
+        if is_counted():
+            (rows, ins), outs = x.shape, weight.shape[2]
+            flops = 2 * rows * ins * outs
+            return stated(Work(flops, flops), jax.ShapeDtypeStruct((rows, outs), x.dtype), x, weight)
         if not (support := self.supports(x, weight, sizes)):
             raise ConfigError(
                 f"{self._path or type(self).__name__}: {support.reason}.\n"

@@ -8,11 +8,14 @@ Shape letters: B batch, T time, Q positions of a chunk, G groups, R heads of a g
 """
 
 import functools
+import math
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ._chunks import decays, scan_chunks
+from ._work import Work, is_counted, stated
 
 
 def state_space(
@@ -34,6 +37,10 @@ def state_space(
     Returns:
         `[B, T, H, P]`, and the state after the last position.
     """
+    if is_counted():  # A token is written into the state and read from it: an outer product, and a product.
+        flops = 4 * math.prod(value.shape) * key.shape[-1]
+        results = jax.ShapeDtypeStruct(value.shape, "float32"), jax.ShapeDtypeStruct(state.shape, "float32")
+        return stated(Work(flops, flops), results, value, step, rate, key, query)
     carry = state, jnp.zeros(value.shape[:1], document.dtype)
     body = functools.partial(_chunk, rate)
     (state, _), out = scan_chunks(body, carry, (value, step, key, query, document), chunk)

@@ -57,5 +57,10 @@ def frozen_except(patterns: tuple[str, ...], specs: Any, where: str) -> Any:
     return jax.tree.unflatten(jax.tree.structure(specs), new)
 
 
+def is_frozen(spec: ParamSpec) -> bool:
+    """Whether a parameter has the rule to stay as it is."""
+    return spec.rule is _kept
+
+
 def _kept(value: Array, gradient: Array) -> Array:
     return value

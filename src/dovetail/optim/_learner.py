@@ -16,7 +16,7 @@ from dovetail.ops import target
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
-from ._groups import by_path, frozen_except
+from ._groups import by_path, frozen_except, is_frozen
 from ._norm import clip_by_norm, global_norm
 from ._optimizer import AdamW, Optimizer
 from ._precision import widen
@@ -69,6 +69,11 @@ class Learner(Component):
         self._transformation = self._child("optimizer").transformation(learned)
         decay: WeightDecay | None = self._child("weight_decay")
         self._decay_rates = decay.rates(learned) if decay else jax.tree.map(lambda _: 0.0, learned)
+
+    @property
+    def trained(self) -> Any:
+        """A tree like the parameters, of booleans: whether a parameter is trained, or stays as it is."""
+        return jax.tree.map(lambda spec: not is_frozen(spec), self._specs)
 
     def _child(self, field: str) -> Any:
         cfg = getattr(self.cfg, field)

@@ -16,6 +16,7 @@ from ._hardware import Chip as Chip
 from ._hardware import Hardware as Hardware
 from ._hardware import Target as Target
 from ._hardware import Torus as Torus
+from ._hardware import chip_of as chip_of
 from ._hardware import hardware as hardware
 from ._hardware_topology import gpu_target as gpu_target
 from ._hardware_topology import gpu_topology as gpu_topology

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hardware catalogue: chips, from `hardware.toml`, and how many of them a name such as `tpu-v5p-512` asks for."""
 
+import fnmatch
 import importlib.resources
 import itertools
 import math
@@ -47,6 +48,7 @@ class Chip(ConfigBase):
     name: str = REQUIRED  # What names of hardware start with: `tpu-v5p`.
     vendor: str = REQUIRED  # What its maker calls it.
     platform: Literal["tpu", "cuda", "rocm", "neuron", "cpu"] = REQUIRED
+    kinds: Sequence[str] = ()  # What JAX calls a device of it, with * for any characters.
     cores: int | None = None  # As its maker counts them.
     devices: int = 1  # That JAX sees in a chip.
     counts: Literal["chips", "cores"] = "chips"  # What the number in a name counts.
@@ -128,6 +130,15 @@ def _chips() -> dict[str, Chip]:
 
 
 CHIPS: Mapping[str, Chip] = _chips()
+
+
+def chip_of(kind: str) -> Chip | None:
+    """Returns the chip of a device that calls itself so (`device_kind`); None if it is in no table.
+
+    >>> chip_of("TPU v5 lite").name
+    'tpu-v5e'
+    """
+    return next((chip for chip in CHIPS.values() if any(fnmatch.fnmatchcase(kind, each) for each in chip.kinds)), None)
 
 
 def hardware(name: str) -> Hardware:

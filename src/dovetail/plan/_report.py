@@ -22,16 +22,8 @@ from dovetail.aot import (
     is_kept,
     versions,
 )
-from dovetail.config import replace_all
 from dovetail.module import specs
-from dovetail.ops import (
-    AttentionKernel,
-    Choice,
-    GroupedMatmul,
-    ReferenceAttention,
-    ReferenceGroupedMatmul,
-    kernel_choices,
-)
+from dovetail.ops import Choice, kernel_choices
 from dovetail.parallel import Hardware
 from dovetail.progress import phase
 from dovetail.train import Program, size_of
@@ -58,7 +50,8 @@ class Report(NamedTuple):
     hbm: Mapping[str, float]  # By kind; `other` is code, what is lost between buffers, and what has no name.
     hbm_by_path: Mapping[str, Mapping[str, float]]
     host_per_chip_gib: float
-    model_flops: float  # By the rule of `count_flops`, all scores of attention counted.
+    model_flops: float  # By the rule of `count_training_flops`: attention as far as the mask lets it.
+    full_model_flops: float  # With all scores of attention.
     hardware_flops: float  # What the compiled program does, kernels included.
     copied_gib: float  # What a chip copies in a step just to lay it out differently.
     collectives: list[dict[str, Any]]
@@ -82,7 +75,7 @@ def compile_step(cfg: Any, hardware: Hardware) -> Report:
     limit = None
     if hardware.chip.hbm_bytes is not None:
         limit = hardware.chip.hbm_bytes * _USABLE.get(hardware.chip.platform, 1.0) / GIB
-    size = size_of(_by_definition(cfg))
+    size = size_of(cfg)
     tokens = cfg.input.batch_size * cfg.input.seq_len
     flops = count_compiled_flops(text) + count_kernel_flops(traced.jaxpr.jaxpr)
     return Report(
@@ -100,6 +93,7 @@ def compile_step(cfg: Any, hardware: Hardware) -> Report:
         hbm_by_path=by_path,
         host_per_chip_gib=found.memory.host * hardware.chip.devices / GIB,
         model_flops=size.flops_per_token * tokens,
+        full_model_flops=size.full_flops_per_token * tokens,
         hardware_flops=float(flops * devices),
         copied_gib=copied_bytes(text) / GIB,
         collectives=_collectives(collectives(found.text, cfg.mesh.sizes)),
@@ -141,12 +135,6 @@ def _after_slot(keys: tuple[Any, ...]) -> str:
 def _bytes(leaf: Any) -> int:
     shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
     return math.prod(shape) * leaf.dtype.itemsize
-
-
-def _by_definition(cfg: Any) -> Any:
-    """Returns the config with kernels that count every product once, so that no kernel changes the model's FLOPs."""
-    model = replace_all(AttentionKernel.Config, ReferenceAttention.Config(), missing="ok")(cfg.model)
-    return cfg.set(model=replace_all(GroupedMatmul.Config, ReferenceGroupedMatmul.Config(), missing="ok")(model))
 
 
 def _collectives(found: list[Collective]) -> list[dict[str, Any]]:

@@ -29,6 +29,11 @@ class Devices:
         self._model = model
 
     @property
+    def all(self) -> list[Any]:
+        """The devices, those of other processes included."""
+        return jax.devices()[:1] if self._mesh is None else list(self._mesh.devices.flat)
+
+    @property
     def platform(self) -> str:
         """What the devices are: "tpu", "cuda", "cpu", ..."""
         with self.ambient():

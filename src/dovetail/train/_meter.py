@@ -3,17 +3,41 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from dovetail.parallel import chip_of
+
+
+class Peak(NamedTuple):
+    """What the devices of a run could do at best: what its `mfu` is a share of."""
+
+    flops: float | None  # Operations per second, of all devices together; None: not known.
+    text: str  # What it is, for people.
+
+
+def peak_of(devices: Sequence[Any], dtype: str) -> Peak:
+    """Returns the peak of devices for products of a dtype: from the catalogue of hardware, or of a CPU as measured."""
+    kind, count = devices[0].device_kind, len(devices)
+    if devices[0].platform == "cpu":
+        flops = measured_peak() * jax.process_count()
+        return Peak(flops, f"{flops / 1e9:,.0f} GFLOP/s, float32 products as measured here")
+    chip = chip_of(kind)
+    if chip is None:
+        return Peak(None, f"not known: no chip of the hardware catalogue calls itself {kind!r}, so there is no mfu")
+    found = dtype if dtype in chip.peak else "bfloat16"  # Of float32 there is no figure; others use this one, too.
+    flops = count * chip.peak[found] / chip.devices
+    return Peak(flops, f"{flops / 1e12:,.0f} TFLOP/s, {found} products of {count} x {kind}")
 
 
 class Meter:
     """Measures from one reading to the next; time for evaluation and saving is left out by `restart`."""
 
-    def __init__(self, flops_per_token: float) -> None:
-        self._flops, self._peak = flops_per_token, measured_peak()
+    def __init__(self, flops_per_token: float, peak: Peak) -> None:
+        self._flops, self._peak = flops_per_token, peak.flops
         self._started = False
         self.restart()
 
@@ -44,7 +68,8 @@ class Meter:
         seconds = time.perf_counter() - self._start
         rate, host = self._tokens / seconds, (seconds - self._device) / self._steps
         self.restart()
-        return {"tokens_per_second": rate, "mfu": rate * self._flops / self._peak, "host_ms": host * 1e3}
+        share = {} if self._peak is None else {"mfu": rate * self._flops / self._peak}
+        return {"tokens_per_second": rate, **share, "host_ms": host * 1e3}
 
 
 def measured_peak(size: int = 1024, seconds: float = 0.3) -> float:

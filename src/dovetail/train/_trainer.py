@@ -20,7 +20,7 @@ from dovetail.optim import Learner
 from dovetail.parallel import Mesh, MeshRule, is_first
 from dovetail.progress import phase
 
-from ._meter import Meter
+from ._meter import Meter, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._processes import asked_to_stop
 from ._program import Program
@@ -99,11 +99,13 @@ class Trainer(Component):
             if is_first():  # Not before: a directory that holds another run is left as it is.
                 (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
             about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
+            peak = peak_of(self._devices.all, self.cfg.compute_dtype)
+            about += f"Peak: {peak.text}. "
             about += f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}."
             for observer in self.observers:
                 observer.start(directory, done + 1, self.cfg.steps, about)
             try:
-                meter = Meter(size.flops_per_token)
+                meter = Meter(size.flops_per_token, peak)
                 state = self._loop(state, batches, done, checkpointer, interrupted, meter)
             finally:
                 for observer in self.observers:

@@ -38,8 +38,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Matrix-product operations of one training step: three times the forward pass, causal attention in full."""
-        per_layer = 2 * (4 * self.dim**2 + 3 * self.dim * self.hidden_dim) + 4 * self.seq_len * self.dim
+        """Matrix-product operations of one training step: three times the forward pass, attention to what is before."""
+        per_layer = 2 * (4 * self.dim**2 + 3 * self.dim * self.hidden_dim) + 2 * (self.seq_len + 1) * self.dim
         return 3 * self.batch_size * self.seq_len * (self.num_layers * per_layer + 2 * self.vocab_size * self.dim)
 
     def weights(self) -> dict[str, np.ndarray]:
