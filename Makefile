@@ -35,7 +35,7 @@ demo: venv ## train a small model on text that comes with dovetail, two minutes
 	$(BIN)/dovetail train tiny-lm
 	@printf '\nTry next:\n  %s\n  %s\n  %s\n' \
 		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
-		"$(BIN)/dovetail train tiny-lm steps=2000 learner.schedule.total_steps=2000 directory=runs/longer" \
+		"$(BIN)/dovetail train tiny-lm steps=2000 directory=runs/longer" \
 		"$(BIN)/dovetail show tiny-lm"
 
 lint: venv ## check style and formatting

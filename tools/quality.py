@@ -26,7 +26,7 @@ def held_out_loss(seed: int, steps: int = STEPS) -> float:
 
     with tempfile.TemporaryDirectory() as directory:
         cfg = recipe("tiny-lm")
-        cfg = cfg.set_in("learner.schedule.total_steps", steps).set_in("input.seed", seed)
+        cfg = cfg.set_in("input.seed", seed)
         cfg = cfg.set(seed=seed, steps=steps, eval_every=steps, save_every=steps, sample_prompt="")
         cfg.set(directory=directory, observers=(JsonLines.Config(),)).build().run()
         lines = (Path(directory) / "metrics.jsonl").read_text().splitlines()

@@ -27,6 +27,7 @@ from dovetail.optim import (
     Muon,
     Skip,
     WeightDecay,
+    WSDSchedule,
     value_and_grad,
 )
 from dovetail.optim._groups import by_path
@@ -334,12 +335,12 @@ def test_a_wrong_config_is_refused_when_built(change, message, specs):
 
 def test_what_is_missing_is_reported_together(specs):
     with pytest.raises(ConfigError) as e:
-        Learner.Config(schedule=CosineSchedule.Config()).build(specs=specs)
+        Learner.Config(schedule=WSDSchedule.Config()).build(specs=specs)
     assert str(e.value) == (
         "Learner.Config: 2 required fields are not set:\n"
-        "  schedule.total_steps: int\n"
+        "  schedule.decay_steps: int\n"
         "  schedule.peak: float\n"
-        "  Set them, as in cfg.set_in('schedule.total_steps', ...)."
+        "  Set them, as in cfg.set_in('schedule.decay_steps', ...)."
     )
 
 

@@ -95,6 +95,28 @@ def test_boundaries_are_exact():
         assert cfg.set(final_ratio=0.0).build()(TOTAL) == 0
 
 
+@pytest.mark.parametrize(
+    "cfg",
+    [CosineSchedule.Config(**END), LinearSchedule.Config(**END), WSDSchedule.Config(**END, decay_steps=5)],
+    ids=lambda cfg: type(cfg).__qualname__,
+)
+def test_a_schedule_without_an_end_ends_with_the_run(cfg):
+    steps, follows = np.arange(2 * TOTAL), cfg.set(total_steps=None)
+    np.testing.assert_array_equal(follows.build(steps=TOTAL)(steps), cfg.build()(steps))
+    np.testing.assert_array_equal(cfg.build(steps=3 * TOTAL)(steps), cfg.build()(steps))
+    with pytest.raises(ConfigError) as e:
+        follows.build(path="learner.schedule")
+    assert str(e.value) == (
+        f"learner.schedule ({type(cfg)._owner.__name__}): total_steps is not set, and there is no run to end with.\n"
+        "  Set it, or build the learner with the steps of a run: cfg.build(specs=..., steps=...)."
+    )
+
+
+def test_a_run_that_is_shorter_than_its_warmup_ends_in_it():
+    schedule = CosineSchedule.Config(**BASE).build(steps=WARMUP - 2)
+    np.testing.assert_allclose(schedule(np.arange(WARMUP)), PEAK * np.arange(WARMUP) / WARMUP, rtol=1e-6)
+
+
 def test_warmup_and_cosine_are_those_of_optax():
     theirs = optax.warmup_cosine_decay_schedule(0.0, PEAK, WARMUP, TOTAL, end_value=PEAK * FINAL)
     ours = CosineSchedule.Config(**END).build()
@@ -103,11 +125,9 @@ def test_warmup_and_cosine_are_those_of_optax():
         np.testing.assert_allclose(ours(steps), theirs(steps), rtol=1e-5)
 
 
-def test_a_schedule_takes_over_peak_and_warmup_and_end_of_the_one_it_replaces():
-    swap = replace_all(Schedule.Config, WSDSchedule.Config(decay_steps=5))
-    assert swap(CosineSchedule.Config(**END)) == WSDSchedule.Config(
-        peak=PEAK, warmup_steps=4, total_steps=20, decay_steps=5
-    )
+def test_a_schedule_takes_over_peak_and_warmup_of_the_one_it_replaces():
+    new = replace_all(Schedule.Config, WSDSchedule.Config(decay_steps=5))(CosineSchedule.Config(**END))
+    assert (new.peak, new.warmup_steps, new.decay_steps) == (PEAK, WARMUP, 5)
 
 
 @pytest.mark.parametrize(

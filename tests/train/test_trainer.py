@@ -15,6 +15,7 @@ import pytest
 
 from dovetail.config import ConfigError, config_for, to_json
 from dovetail.module import constant
+from dovetail.optim import LinearSchedule
 from dovetail.train import Trainer, TrainingError, size_of
 from support.runs import tiny
 
@@ -39,6 +40,11 @@ def test_a_run_reports_every_step_and_evaluates(unbroken):
     assert all(sample.startswith("It was") for sample in samples)
     (last,) = (r for r in records(cfg) if r["step"] == 6 and "loss" in r)
     assert {"tokens_per_second", "mfu", "host_ms", "learning_rate", "grad_norm"} <= last.keys()
+
+
+def test_the_schedule_follows_the_steps_of_the_run(tmp_path):
+    cfg = tiny(tmp_path, steps=8).set_in("learner.schedule", LinearSchedule.Config(peak=1.0))
+    assert cfg.build().learner.schedule(6) == 0.25
 
 
 def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(unbroken, tmp_path):

@@ -58,7 +58,7 @@ def _code(file: Path) -> str:
 def test_a_small_model_learns(name):
     cfg = recipe(name)
     built = cfg.model.build()
-    learner = cfg.learner.set_in("schedule.warmup_steps", 0).build(specs=specs(built))
+    learner = cfg.learner.set_in("schedule.warmup_steps", 0).build(specs=specs(built), steps=cfg.steps)
     step = jax.jit(train_step(built, learner, seed=0, num_microbatches=1, dtype=None))
     batch = next(iter(cfg.input.set(batch_size=2, seq_len=24).build()))
     state, losses = init_state(random_params(built), learner), []

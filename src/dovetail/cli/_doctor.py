@@ -61,7 +61,7 @@ def _tried() -> dict[str, Any]:
     try:
         cfg = recipe("tiny-lm").set_in("model.stack.num_layers", 1).set_in("input.batch_size", 2)
         model = cfg.model.build()
-        learner = cfg.learner.build(specs=specs(model))
+        learner = cfg.learner.build(specs=specs(model), steps=cfg.steps)
         batch = next(iter(cfg.input.build()))
         step = jax.jit(train_step(model, learner, seed=0, num_microbatches=1, dtype=None))
         state = init_state(init(model, jax.random.key(0)), learner)

@@ -38,9 +38,9 @@ class LearnerState(NamedTuple):
 class Learner(Component):
     """Clips, optimizes, decays, and averages; for parameters with the specs it is built with.
 
-    `cfg.build(specs=specs(model))`, then `init` once and `update` in each step. Both are pure: they can be jitted, work
-    on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the shapes and
-    dtypes it got, so that both can be donated.
+    `cfg.build(specs=specs(model), steps=...)`, then `init` once and `update` in each step. Both are pure: they can be
+    jitted, work on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the
+    shapes and dtypes it got, so that both can be donated.
 
     A parameter with a rule of its own is changed by that rule: it has no state here, does not decay, and its gradient
     counts in no norm. The average has it like the others, and a skipped step leaves it as it is. What is not
@@ -57,10 +57,11 @@ class Learner(Component):
         trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
-    def __init__(self, cfg: Config, *, specs: Any, **kwargs: Any) -> None:
+    def __init__(self, cfg: Config, *, specs: Any, steps: int | None = None, **kwargs: Any) -> None:
+        """`steps` are those of the run, with which a schedule ends that says nothing else."""
         super().__init__(cfg, **kwargs)
         expect(self, "clip_norm", cfg.clip_norm is None or 0 < cfg.clip_norm < math.inf, "a positive number, or None")
-        self.schedule: Schedule = self._child("schedule")
+        self.schedule: Schedule = self._child("schedule", steps=steps)
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
         expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
@@ -75,9 +76,9 @@ class Learner(Component):
         """A tree like the parameters, of booleans: whether a parameter is trained, or stays as it is."""
         return jax.tree.map(lambda spec: not is_frozen(spec), self._specs)
 
-    def _child(self, field: str) -> Any:
+    def _child(self, field: str, **kwargs: Any) -> Any:
         cfg = getattr(self.cfg, field)
-        return cfg and cfg.build(path=child_path(self, field))
+        return cfg and cfg.build(path=child_path(self, field), **kwargs)
 
     def init(self, params: Any) -> LearnerState:
         """Returns the state before the first step."""

@@ -2,7 +2,8 @@
 """Schedules: the learning rate as a function of the number of updates made so far.
 
 All of them rise linearly from 0 to `peak` in `warmup_steps`, and differ in what follows. The count starts at 0, so the
-peak is first used in update number `warmup_steps`, counted from 0. Beyond its end, a schedule stays where it ended.
+peak is first used in update number `warmup_steps`, counted from 0. A schedule ends with the run, unless `total_steps`
+says otherwise; beyond its end, it stays where it ended. A run that is shorter than its warm-up ends in it.
 """
 
 import abc
@@ -13,9 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from dovetail.config import REQUIRED, Component
+from dovetail.config import REQUIRED, Component, ConfigError
 
-from ._checks import expect
+from ._checks import expect, where
 
 
 class Schedule(Component, abc.ABC):
@@ -25,8 +26,10 @@ class Schedule(Component, abc.ABC):
         peak: float = REQUIRED  # The highest learning rate.
         warmup_steps: int = 0
 
-    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+    def __init__(self, cfg: Config, *, steps: int | None = None, **kwargs: Any) -> None:
+        """`steps` are those of the run, where there is one."""
         super().__init__(cfg, **kwargs)
+        self._steps = steps
         expect(self, "peak", 0 < cfg.peak < math.inf, "a positive number")
         expect(self, "warmup_steps", cfg.warmup_steps >= 0, "at least 0")
 
@@ -56,30 +59,31 @@ class CosineSchedule(Schedule):
     """
 
     class Config(Schedule.Config):
-        total_steps: int = REQUIRED  # Where the schedule ends, warm-up included.
+        total_steps: int | None = None  # Where the schedule ends, warm-up included; None: with the run.
         final_ratio: float = 0.0  # The last learning rate divided by the peak.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        _expect_end(self)
+        self._fall = _steps_after_warmup(self)
 
     def factor(self, step: Array) -> Array:
-        return _between(self.cfg.final_ratio, (1 + jnp.cos(jnp.pi * _progress(self, step))) / 2)
+        progress = jnp.minimum(step / self._fall, 1.0)
+        return _between(self.cfg.final_ratio, (1 + jnp.cos(jnp.pi * progress)) / 2)
 
 
 class LinearSchedule(Schedule):
     """Falls along a straight line."""
 
     class Config(Schedule.Config):
-        total_steps: int = REQUIRED  # Where the schedule ends, warm-up included.
+        total_steps: int | None = None  # Where the schedule ends, warm-up included; None: with the run.
         final_ratio: float = 0.0  # The last learning rate divided by the peak.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        _expect_end(self)
+        self._fall = _steps_after_warmup(self)
 
     def factor(self, step: Array) -> Array:
-        return _between(self.cfg.final_ratio, 1 - _progress(self, step))
+        return _between(self.cfg.final_ratio, 1 - jnp.minimum(step / self._fall, 1.0))
 
 
 class WSDSchedule(Schedule):
@@ -90,21 +94,20 @@ class WSDSchedule(Schedule):
     """
 
     class Config(Schedule.Config):
-        total_steps: int = REQUIRED  # Where the schedule ends, warm-up included.
+        total_steps: int | None = None  # Where the schedule ends, warm-up included; None: with the run.
         decay_steps: int = REQUIRED
         final_ratio: float = 0.0  # The last learning rate divided by the peak.
         decay: Literal["linear", "cosine", "1-sqrt"] = "linear"
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        _expect_end(self)
-        room = cfg.total_steps - cfg.warmup_steps
+        room = _steps_after_warmup(self)
         expect(self, "decay_steps", 1 <= cfg.decay_steps <= room, f"1 to {room}, the steps after the warm-up")
+        self._stable = room - cfg.decay_steps
 
     def factor(self, step: Array) -> Array:
         cfg = self.cfg
-        stable = cfg.total_steps - cfg.warmup_steps - cfg.decay_steps
-        progress = jnp.clip((step - stable) / cfg.decay_steps, 0.0, 1.0)
+        progress = jnp.clip((step - self._stable) / cfg.decay_steps, 0.0, 1.0)
         match cfg.decay:
             case "linear":
                 left = 1 - progress
@@ -139,15 +142,20 @@ class InverseSqrtSchedule(Schedule):
         return jnp.sqrt(timescale / (timescale + step))
 
 
-def _expect_end(schedule: Schedule) -> None:
+def _steps_after_warmup(schedule: Any) -> int:
+    """Returns how many steps are left for what follows the warm-up."""
     cfg = schedule.cfg
-    after = f"more than warmup_steps ({cfg.warmup_steps})"
-    expect(schedule, "total_steps", cfg.total_steps > cfg.warmup_steps, after)
     expect(schedule, "final_ratio", 0 <= cfg.final_ratio <= 1, "0 to 1")
-
-
-def _progress(schedule: Schedule, step: Array) -> Array:
-    return jnp.minimum(step / (schedule.cfg.total_steps - schedule.cfg.warmup_steps), 1.0)
+    if cfg.total_steps is not None:
+        after = f"more than warmup_steps ({cfg.warmup_steps})"
+        expect(schedule, "total_steps", cfg.total_steps > cfg.warmup_steps, after)
+        return cfg.total_steps - cfg.warmup_steps
+    if schedule._steps is None:
+        raise ConfigError(
+            f"{where(schedule)}: total_steps is not set, and there is no run to end with.\n"
+            "  Set it, or build the learner with the steps of a run: cfg.build(specs=..., steps=...)."
+        )
+    return max(1, schedule._steps - cfg.warmup_steps)
 
 
 def _between(final: float, left: Array) -> Array:

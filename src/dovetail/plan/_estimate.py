@@ -30,7 +30,7 @@ def describe(cfg: Any) -> Model:
     """Returns what is needed of the config of a trainer."""
     model = cfg.model.build(path="model")
     tree, params = specs(model), abstract(model)
-    slots = jax.eval_shape(cfg.learner.build(path="learner", specs=tree).init, params)
+    slots = jax.eval_shape(cfg.learner.build(path="learner", specs=tree, steps=cfg.steps).init, params)
     flat = [spec for _, spec in flat_specs(tree, "")]
     loops = {path.partition(".layer")[0]: spec.shape[0] for path, spec in flat_specs(tree, "") if _in_loop(spec)}
     experts = [size for spec in flat for size, axis in zip(spec.shape, spec.axes, strict=True) if axis == "expert"]

@@ -31,7 +31,7 @@ class Program:
     def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, batch: BatchSize | None = None) -> None:
         self._cfg = cfg
         self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
-        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model))
+        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model), steps=cfg.steps)
         batch = batch or BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
         self.devices = Devices(cfg.mesh, self.model, batch, devices)
         self.dtype = DTYPES[cfg.compute_dtype]

@@ -38,7 +38,7 @@ def pretrain(
     tokenizer = HuggingFaceTokenizer.Config(eos_token=REQUIRED)
     return Trainer.Config(
         model=model,
-        learner=_learner(peak, steps, warmup_steps=2000),
+        learner=_learner(peak, warmup_steps=2000),
         input=TextInput.Config(
             batch_size=batch_size or 2**22 // seq_len,
             seq_len=seq_len,
@@ -53,25 +53,24 @@ def pretrain(
 
 def tiny(name: str, model: CausalLM.Config) -> Trainer.Config:
     """A few seconds on text that comes with dovetail, to see that a model of this structure learns."""
-    steps = 100
     return Trainer.Config(
         model=model,
-        learner=_learner(4e-3, steps, warmup_steps=10),
+        learner=_learner(4e-3, warmup_steps=10),
         input=_moby_dick("train", ByteTokenizer.Config(), batch_size=8, seq_len=64),
-        steps=steps,
+        steps=100,
         directory=f"runs/{name}",
     )
 
 
 def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
     """Two minutes on a laptop: it learns from Moby Dick to write sentences that look like it."""
-    steps, tokenizer = 600, ShippedTokenizer.Config()
+    tokenizer = ShippedTokenizer.Config()
     return Trainer.Config(
         model=model,
-        learner=_learner(1e-2, steps, warmup_steps=30).set(optimizer=Muon.Config()),
+        learner=_learner(1e-2, warmup_steps=30).set(optimizer=Muon.Config()),
         input=_moby_dick("train", tokenizer, batch_size=8, seq_len=128),
         eval_input=_moby_dick("held-out", tokenizer, batch_size=16, seq_len=128, shuffle=False, epochs=1),
-        steps=steps,
+        steps=600,
         directory=f"runs/{name}",
         eval_every=300,
         save_every=300,
@@ -80,10 +79,10 @@ def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
     )
 
 
-def _learner(peak: float, steps: int, *, warmup_steps: int) -> Learner.Config:
+def _learner(peak: float, *, warmup_steps: int) -> Learner.Config:
     return Learner.Config(
         optimizer=AdamW.Config(b2=0.95),
-        schedule=CosineSchedule.Config(peak=peak, warmup_steps=warmup_steps, total_steps=steps, final_ratio=0.1),
+        schedule=CosineSchedule.Config(peak=peak, warmup_steps=warmup_steps, final_ratio=0.1),
         weight_decay=WeightDecay.Config(rate=0.1),
     )
 
