@@ -27,7 +27,7 @@ def size_of(cfg: Any) -> Size:
     # Every token goes to all experts that are chosen for it, and none is a row more.
     model_cfg = replace_all(Dispatch.Config, lambda _: Dropless.Config(), missing="ok")(cfg.model)
     model = model_cfg.build(path="model")
-    params, learner = abstract(model), cfg.learner.build(path="learner", specs=specs(model))
+    params, learner = abstract(model), cfg.learner.build(path="learner", specs=specs(model), steps=cfg.steps)
     assert isinstance(learner, Learner)
     shape = (cfg.input.batch_size, cfg.input.seq_len)
     loss = loss_function(model, dtype=None)
