@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,26 @@ from dovetail.config import ConfigBase, ConfigError, from_json, override, split_
 from dovetail.progress import phase
 from dovetail.zoo import check_name, recipe
 
+Change = Callable[[Any], Any]  # Of a config.
 
-def resolve(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on: str | None = None) -> Any:
+
+def resolve(
+    name: str,
+    overrides: Sequence[str] = (),
+    mesh: str | None = None,
+    on: str | None = None,
+    change: Change | None = None,
+) -> Any:
     """Returns the config that a name stands for, with overrides applied, on hardware or on a mesh if one is named.
 
     A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config; `NAME@HARDWARE`
     is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
+    `change` is made before all of these.
     """
     name, on = split_hardware(name, on)
     check(name, overrides)
     _import()
-    cfg = _resolve(name, overrides)
+    cfg = override(change(_named(name)) if change else _named(name), overrides)
     if on is not None:
         from dovetail.plan import on_hardware
 
@@ -41,7 +50,13 @@ def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
     return (recipe, after) if at and on is None else (name, on)
 
 
-def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on: str | None = None) -> Any:
+def start(
+    name: str,
+    overrides: Sequence[str] = (),
+    mesh: str | None = None,
+    on: str | None = None,
+    change: Change | None = None,
+) -> Any:
     """As `resolve`, for a command that computes: the CPU has as many devices as are needed if there is nothing else.
 
     That number must be known before JAX starts, which it does when a config is fitted to hardware.
@@ -52,8 +67,9 @@ def start(name: str, overrides: Sequence[str] = (), mesh: str | None = None, on:
     from dovetail.launch import start_devices
     from dovetail.parallel import hardware
 
-    start_devices(resolve(name, overrides, mesh).mesh if on is None or mesh else hardware(on), os.environ)
-    return resolve(name, overrides, mesh, on)
+    needed = resolve(name, overrides, mesh, change=change).mesh if on is None or mesh else hardware(on)
+    start_devices(needed, os.environ)
+    return resolve(name, overrides, mesh, on, change)
 
 
 def check(name: str, overrides: Sequence[str] = ()) -> None:
@@ -74,13 +90,13 @@ def _import() -> None:
         importlib.import_module("dovetail.zoo.recipes")
 
 
-def _resolve(name: str, overrides: Sequence[str]) -> Any:
+def _named(name: str) -> Any:
     path, colon, function = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return override(_from_file(Path(path), function), overrides)
+        return _from_file(Path(path), function)
     if (Path(name) / "checkpoints").is_dir():
-        return resolve_run(name, overrides)[0]
-    return override(recipe(name), overrides)
+        return resolve_run(name)[0]
+    return recipe(name)
 
 
 def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Any, Any]:

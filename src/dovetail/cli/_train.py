@@ -2,15 +2,29 @@
 """`dovetail train RECIPE`: resolve, run."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from ._resolve import start
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
+    parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help=_TEXT)
     parser.set_defaults(run=_train)
 
 
+_TEXT = "your text to train on, the last of it held out: .txt, .jsonl or .parquet files or globs, .gz and .zst too"
+
+
 def _train(args: argparse.Namespace) -> int:
-    start(args.recipe, args.overrides, args.mesh, args.on).build().run()
+    files = [text for text in args.text if "=" not in text or Path(text).exists()]
+    overrides = [*args.overrides, *(text for text in args.text if text not in files)]
+
+    def change(cfg: Any) -> Any:
+        from dovetail.zoo.recipes import on_text
+
+        return on_text(cfg, files) if files else cfg
+
+    start(args.recipe, overrides, args.mesh, args.on, change).build().run()
     return 0

@@ -27,6 +27,8 @@ from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
 from ._source import Document as Document
 from ._source import FileSource as FileSource
 from ._source import Source as Source
+from ._split import Split as Split
+from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
 from ._tokenizer import Tokenizer as Tokenizer

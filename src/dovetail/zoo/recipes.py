@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: how a model is trained. Each function returns the config of a trainer for a model of any family."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from dovetail.config import REQUIRED
+from dovetail.config import REQUIRED, ConfigError
 from dovetail.data import (
     ByteTokenizer,
     HuggingFaceTokenizer,
     JsonLines,
     ShippedCorpus,
     ShippedTokenizer,
+    Split,
     TextDataset,
     TextInput,
     Tokenizer,
+    source_of,
 )
 from dovetail.models import CausalLM, Sampling
 from dovetail.optim import AdamW, CosineSchedule, Learner, Muon, WeightDecay
@@ -77,6 +82,36 @@ def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
         sample_prompt="The whale",
         sampling=Sampling(temperature=0.7),
     )
+
+
+def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
+    """Returns a run on your text: plain, JSON Lines or Parquet files, by their ending; the last of it is held out.
+
+    The tokenizer stays. The run has a directory of its own, named after the first file.
+    """
+    if not isinstance(cfg.input, TextInput.Config):
+        raise ConfigError(f"input: expected TextInput.Config, to put text into; found {type(cfg.input).__qualname__}.")
+    source = source_of(files, "text")
+
+    def part(split: str, base: Any, **fields: Any) -> TextInput.Config:
+        dataset = base.dataset if isinstance(base.dataset, TextDataset.Config) else TextDataset.Config()
+        return base.set(dataset=dataset.set(source=Split.Config(source=source).set(split=split), **fields))
+
+    held_out = part("held-out", cfg.eval_input or cfg.input, epochs=1, shuffle=False)
+    home = "runs/text" if cfg.directory is REQUIRED else cfg.directory
+    return cfg.set(
+        input=part("train", cfg.input),
+        eval_input=held_out.set(streams=1, num_workers=0),
+        directory=f"{home}-{_name_of(files[0])}",
+    )
+
+
+def _name_of(pattern: str) -> str:
+    """Returns a name for files: that of the file, or of the directory where a glob has none."""
+    for part in reversed(Path(pattern).parts):
+        if name := re.sub(r"\W+", "-", part.partition(".")[0]).strip("-"):
+            return name
+    return "text"
 
 
 def _learner(peak: float, *, warmup_steps: int) -> Learner.Config:
