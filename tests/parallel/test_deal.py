@@ -31,6 +31,10 @@ def test_where_all_see_as_much_the_order_stays(mask):
     assert starts(mask, 20, 4) == [(0,), (5,), (10,), (15,)], "so an odd length is none"
 
 
+def test_a_length_that_cannot_be_cut_twice_for_each_device_stays_in_order():
+    assert starts(Causal(), 20, 4) == [(0,), (5,), (10,), (15,)]
+
+
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_what_is_sent_arrives_where_its_part_says_and_comes_back(devices):
     length = 4 * devices

@@ -18,6 +18,7 @@ class Deal:
 
     For a causal mask, where late tokens see much and early ones little, the sequence is cut into two pieces for each
     of n devices, and device i works on pieces i and 2n - 1 - i. Together they see as much as those of any other device.
+    A length that is no multiple of 2n, which cannot be cut like that, stays in order.
     """
 
     axis: str
@@ -60,16 +61,15 @@ def deal(mask: Mask, length: int, axis: str, devices: int, *, balanced: bool, wh
     """Returns parts in order, or balanced ones where the mask makes these less work for the busiest device."""
     in_order = [(2 * i, 2 * i + 1) for i in range(devices)]
     even = [(i, 2 * devices - 1 - i) for i in range(devices)]
-    balanced = balanced and _work(mask, length, even) < _work(mask, length, in_order)
-    pieces = 2 * devices if balanced else devices
-    if length % pieces:
-        low = length // pieces * pieces
-        sizes = " or ".join(str(size) for size in (low, low + pieces) if size)
+    if length % devices:
+        low = length // devices * devices
+        sizes = " or ".join(str(size) for size in (low, low + devices) if size)
         raise ConfigError(
-            f"{where}: a sequence of {length} tokens cannot be cut into {pieces} equal pieces, "
-            f"{pieces // devices} for each of the {devices} devices along the mesh axis {axis!r}.\n"
-            f"  Use a length of {sizes}{', or balanced=False' if balanced and length % devices == 0 else ''}."
+            f"{where}: a sequence of {length} tokens cannot be cut into {devices} equal pieces, one for each of the "
+            f"devices along the mesh axis {axis!r}.\n  Use a length of {sizes}."
         )
+    balanced = balanced and length % (2 * devices) == 0 and _work(mask, length, even) < _work(mask, length, in_order)
+    pieces = 2 * devices if balanced else devices
     size, dealt = length // pieces, even if balanced else [(i,) for i in range(devices)]
     return Deal(axis, tuple(Part(tuple(size * piece for piece in each), size) for each in dealt))
 
