@@ -4,7 +4,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from dovetail.data import DataError
 from dovetail.models import CausalLM
 from dovetail.module import call, specs
 from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
@@ -86,6 +88,41 @@ def test_evaluation_gives_the_sums_over_real_tokens():
     hits = ((exact.argmax(-1) == targets) * weights).sum()
     got = jax.jit(eval_step(model, dtype=None))(state.params, data)
     np.testing.assert_allclose(got, [want, weights.sum(), hits], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"pair": np.zeros(4, np.int32)},
+            "the batch has 'pair' (int32[4]), which nothing reads. It has to have exactly: tokens, targets, weights, "
+            "segments, positions.\n  Change what the input yields.",
+        ),
+        (
+            {"segments": None},
+            "the batch lacks 'segments'. It has to have exactly: tokens, targets, weights, segments, positions.\n"
+            "  Change what the input yields.",
+        ),
+        (
+            {name: np.zeros((2, 2, 8), np.int32) for name in batch(0)},
+            "'tokens' of the batch is int32[2, 2, 8], expected [rows, tokens], as all fields alike.\n"
+            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row.",
+        ),
+        (
+            {"weights": np.zeros((4, 9), np.float32)},
+            "'weights' of the batch is float32[4, 9], expected [rows, tokens], as all fields alike.\n"
+            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row.",
+        ),
+    ],
+    ids=["extra", "missing", "pairs", "shape"],
+)
+def test_a_batch_with_what_would_be_left_out_or_torn_apart_is_refused(change, message):
+    model, step, state = setup(num_microbatches=2)
+    data = {name: value for name, value in {**batch(0), **change}.items() if value is not None}
+    for run in (lambda: step(state, data), lambda: eval_step(model, dtype=None)(state.params, data)):
+        with pytest.raises(DataError) as e:
+            run()
+        assert str(e.value) == message
 
 
 def test_loss_falls():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from dovetail.data import DataError
 from dovetail.module import Layout, Module, call
 from dovetail.optim import Learner, LearnerState, LossFn, one_after_the_other, value_and_grad
 from dovetail.parallel import one_forward_one_backward
@@ -41,6 +42,31 @@ def abstract_batch(rows: int, tokens: int, sharding: Any = None) -> Batch:
     return {name: jax.ShapeDtypeStruct((rows, tokens), dtype, sharding=sharding) for name, dtype in _FIELDS.items()}
 
 
+def check_batch(batch: Batch) -> None:
+    """Raises if a batch has other fields than a model trains on, or rows that are not rows of tokens.
+
+    Nothing is left out in silence. Rows are dealt out to microbatches and devices one by one, so that what belongs
+    together, such as the two answers of a preference, has to be in one row.
+    """
+    found = {name: f"{value.dtype}{list(value.shape)}" for name, value in batch.items()}
+    if found.keys() != _FIELDS.keys():
+        unknown = ", ".join(f"{name!r} ({found[name]})" for name in found if name not in _FIELDS)
+        missing = ", ".join(repr(name) for name in _FIELDS if name not in found)
+        parts = [f"has {unknown}, which nothing reads"] * bool(unknown) + [f"lacks {missing}"] * bool(missing)
+        raise DataError(
+            f"the batch {', and '.join(parts)}. It has to have exactly: {', '.join(_FIELDS)}.\n"
+            "  Change what the input yields."
+        )
+    rows = jnp.shape(batch["tokens"])
+    wrong = [name for name, value in batch.items() if len(rows) != 2 or value.shape != rows]
+    if wrong:
+        name = "tokens" if "tokens" in wrong else wrong[0]
+        raise DataError(
+            f"{name!r} of the batch is {found[name]}, expected [rows, tokens], as all fields alike.\n"
+            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row."
+        )
+
+
 def gradients_of(
     model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: Layout | None = None
 ) -> Callable[[Any, Batch, Array | None], tuple[tuple[Array, Array, Metrics], Any]]:
@@ -53,6 +79,7 @@ def gradients_of(
         schedule, count = one_forward_one_backward, num_microbatches * pipelining.microbatches
 
     def gradients(params: Any, batch: Batch, rng: Array | None) -> tuple[tuple[Array, Array, Metrics], Any]:
+        check_batch(batch)
         return value_and_grad(loss, params, batch, rng, count, schedule)
 
     return gradients
@@ -111,6 +138,7 @@ def eval_step(
 
 
 def _run(model: Module, params: Any, batch: Batch, **options: Any) -> tuple[Any, Any]:
+    check_batch(batch)
     return call(
         model,
         params,
