@@ -30,4 +30,5 @@ from ._structure import repeat as repeat
 from ._tree import abstract as abstract
 from ._tree import describe as describe
 from ._tree import init as init
+from ._tree import modules as modules
 from ._tree import specs as specs

@@ -29,6 +29,13 @@ def specs(module: "Module") -> dict[str, Any]:
     return tree
 
 
+def modules(module: "Module", times: int = 1) -> Iterator[tuple["Module", int]]:
+    """Yields a module and all below it, each with the number of layers that it stands for."""
+    yield module, times
+    for child, stack in module._children.values():
+        yield from modules(child, times * (stack or 1))
+
+
 def map_specs(function: Callable[[ParamSpec], Any], tree: dict[str, Any]) -> dict[str, Any]:
     """Applies a function to every spec of a tree."""
     return jax.tree.map(function, tree, is_leaf=_is_spec)

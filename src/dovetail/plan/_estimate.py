@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much memory a run will need on each device, before anything is compiled: good enough to choose between options.
 
-The state is exact. Activations are those that the backward pass is handed, found by tracing. What a layer needs while
-its own backward pass runs is what it would leave behind without remat.
+The state is exact. Activations are those that the backward pass is handed, found by tracing. What a block needs while
+its own backward pass runs is what it would leave behind without remat, of the block that needs the most.
 """
 
 import functools
 import math
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 
-from dovetail.module import abstract, specs
-from dovetail.nn import RematPolicy, with_remat
+from dovetail.config import find
+from dovetail.module import abstract, modules, specs
+from dovetail.nn import Block, RematPolicy, with_remat
 from dovetail.parallel import Mesh, MeshLayout, flat_specs
 from dovetail.train import DTYPES, abstract_batch, loss_function
 
@@ -22,7 +25,6 @@ class Model(NamedTuple):
 
     specs: Any
     slots: float  # Bytes of the learner's state, for each byte of parameters.
-    layers: int  # All loops together.
     experts: int  # In a layer; 1: none.
 
 
@@ -32,9 +34,8 @@ def describe(cfg: Any) -> Model:
     tree, params = specs(model), abstract(model)
     slots = jax.eval_shape(cfg.learner.build(path="learner", specs=tree, steps=cfg.steps).init, params)
     flat = [spec for _, spec in flat_specs(tree, "")]
-    loops = {path.partition(".layer")[0]: spec.shape[0] for path, spec in flat_specs(tree, "") if _in_loop(spec)}
     experts = [size for spec in flat for size, axis in zip(spec.shape, spec.axes, strict=True) if axis == "expert"]
-    return Model(tree, _bytes(slots) / _bytes(params), max(1, sum(loops.values())), max(experts, default=1))
+    return Model(tree, _bytes(slots) / _bytes(params), max(experts, default=1))
 
 
 def state_bytes(model: Model, mesh: Mesh) -> float:
@@ -56,19 +57,44 @@ def gathered_bytes(model: Model, mesh: Mesh) -> float:
     return total
 
 
-def activation_bytes(cfg: Any, model: Model, mesh: Mesh, parts: int, policy: RematPolicy) -> float:
-    """Returns what a device keeps of a microbatch for the backward pass, and what one layer needs besides."""
+def activation_bytes(cfg: Any, mesh: Mesh, parts: int, policy: RematPolicy) -> float:
+    """Returns what a device keeps of a microbatch for the backward pass, and what one block needs besides."""
     rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
-    kept, layer = (_kept_bytes(cfg.model, cfg.input.seq_len, each, cfg.compute_dtype) for each in (here, "none"))
-    return rows / split * (kept + layer / model.layers)
+    kept = kept_bytes(with_remat(cfg.model, here), cfg.input.seq_len, cfg.compute_dtype)
+    return rows / split * (kept + block_bytes(cfg.model, cfg.input.seq_len, cfg.compute_dtype))
 
 
 @functools.lru_cache(maxsize=32)
-def _kept_bytes(cfg: Any, tokens: int, policy: Any, dtype: str) -> int:
-    """Returns the bytes that the forward pass of one row leaves for the backward pass."""
-    model = with_remat(cfg, policy).build(path="model")
+def block_bytes(cfg: Any, tokens: int, dtype: str) -> float:
+    """Returns the bytes that a block without remat leaves for its backward pass, of one row and the largest block.
+
+    That is the difference that it makes to a model with full remat if all blocks of one kind have none.
+    """
+    full = with_remat(cfg, "full")
+    least = kept_bytes(full, tokens, dtype)
+    return max((kept_bytes(other, tokens, dtype) - least) / times for other, times in _without_remat(full))
+
+
+def _without_remat(cfg: Any) -> Iterator[tuple[Any, int]]:
+    """Yields the config of a model with each kind of block, in turn, without remat; and how many of them there are."""
+    kinds: dict[Any, list[tuple[str, int]]] = defaultdict(list)
+    for module, times in modules(cfg.build()):
+        if isinstance(module, Block):
+            kinds[module.cfg].append((module.path, times))
+    known = {path for path, _ in find(cfg, Block.Config)}  # Some layers of a pattern share the config of another.
+    for places in kinds.values():
+        changed = cfg
+        for path, _ in places:
+            changed = changed.set_in(f"{path}.remat", None) if path in known else changed
+        yield changed, sum(times for _, times in places)
+
+
+@functools.lru_cache(maxsize=32)
+def kept_bytes(cfg: Any, tokens: int, dtype: str) -> int:
+    """Returns the bytes that the forward pass of one row leaves for the backward pass; `cfg` is that of a model."""
+    model = cfg.build(path="model")
     loss = loss_function(model, dtype=DTYPES[dtype])
 
     def kept(params: Any, batch: Any) -> list[Any]:

@@ -103,7 +103,7 @@ class Fitted(MeshRule):
         counts = [n for n in divisors(rows) if n <= _MICROBATCHES]
         for parts in counts:
             for policy in self.cfg.remat:
-                if activation_bytes(cfg, model, mesh, parts, policy) < room:
+                if activation_bytes(cfg, mesh, parts, policy) < room:
                     return parts, policy
         return counts[-1], self.cfg.remat[-1]
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimate of memory, against counts that share nothing with it: deeper models, and the compiler."""
+
+import math
+import random
+
+import jax
+import pytest
+
+from dovetail.module import abstract
+from dovetail.nn import Attention, GatedFeedForward, Mamba2, PatternStack, PreNormBlock, with_remat
+from dovetail.plan._estimate import activation_bytes, block_bytes, describe, kept_bytes
+from dovetail.train import abstract_batch, loss_function
+from dovetail.zoo import recipe
+
+TOKENS, DTYPE = 64, "float32"
+SEED = random.randrange(2**32)
+
+
+def test_full_remat_keeps_the_input_of_each_block_and_one_block_runs_at_a_time():
+    """Bounds by hand for llama2-7b."""
+    cfg = recipe("llama2-7b")
+    kept = activation_bytes(cfg, cfg.mesh.set(fsdp=1024), 1, "full")
+    stream = 4096 * 4096 * 2  # Of one row, in bfloat16.
+    dots = stream * (3 + 1) + 2 * 4096 * 11008 * 2 + stream  # q, k, v, out; gate, up; down.
+    assert 32 * stream + dots < kept < 32 * stream + 6 * dots
+    assert math.isclose(describe(cfg).slots, 2, rel_tol=1e-6)
+
+
+def drawn(draw: random.Random) -> tuple[PreNormBlock.Config, ...]:
+    """Returns two or three blocks, all different."""
+    mixers = [
+        Attention.Config(num_heads=2, window=draw.randint(3, 9)),
+        Attention.Config(num_heads=4, num_kv_heads=2),
+        Mamba2.Config(head_dim=8, state_dim=draw.choice((4, 8)), chunk=64),
+    ]
+    chosen = draw.sample(mixers, draw.randint(2, 3))
+    return tuple(
+        PreNormBlock.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=8 * draw.randint(1, 6)))
+        for mixer in chosen
+    )
+
+
+def test_a_block_is_a_part_of_what_a_deeper_model_leaves_behind():
+    print(f"seed {SEED}")
+    draw = random.Random(SEED)
+    pattern, times = drawn(draw), draw.randint(2, 4)
+
+    def model(times: int):
+        stack = PatternStack.Config(pattern=pattern, num_layers=times * len(pattern))
+        return recipe("llama3-tiny").model.set(stack=stack)
+
+    def added(times: int) -> int:
+        """Bytes that all blocks together keep, beyond their inputs."""
+        none, full = (kept_bytes(with_remat(model(times), policy), TOKENS, DTYPE) for policy in ("none", "full"))
+        return none - full
+
+    all_kinds = (added(2 * times) - added(times)) / times  # One block of each.
+    assert all_kinds / len(pattern) * 0.95 < block_bytes(model(times), TOKENS, DTYPE) < all_kinds
+
+
+def test_the_compiler_needs_what_the_estimate_says_for_a_pattern():
+    cfg = with_remat(recipe("gemma2-tiny").model.set_in("stack.num_layers", 6), "full")
+    model, tokens = cfg.build(path="model"), 256
+    loss = loss_function(model, dtype=None)
+    gradient = jax.jit(jax.grad(lambda params, batch: loss(params, batch, jax.random.key(0))[0]))
+    compiled = gradient.lower(abstract(model), abstract_batch(1, tokens)).compile()
+    estimate = kept_bytes(cfg, tokens, DTYPE) + block_bytes(cfg, tokens, DTYPE)
+    assert estimate == pytest.approx(compiled.memory_analysis().temp_size_in_bytes, rel=0.4)
