@@ -21,7 +21,6 @@ from support.configs import (
     Dense,
     FeedForward,
     Identity,
-    Mixture,
     Model,
     Norm,
     Record,
@@ -318,56 +317,6 @@ def test_plain_record_cannot_be_built():
     with pytest.raises(ConfigError) as e:
         Record().build()
     assert str(e.value) == "Record is a plain record: there is no component to build from it."
-
-
-# inherit.
-
-
-def test_inherit_takes_the_fields_of_the_common_interface():
-    old = Dense.Config(dim=4, dropout=0.5, hidden=9)
-    assert Mixture.Config(num_experts=8).inherit(old) == Mixture.Config(dim=4, dropout=0.5, num_experts=8)
-
-
-def test_inherit_fills_required_fields_of_the_same_name_from_a_stranger():
-    assert Norm.Config().inherit(Dense.Config(dim=4, hidden=9)) == Norm.Config(dim=4)
-    assert Dense.Config().inherit(Block.Config(dim=4)) == Dense.Config(dim=4)
-
-
-def test_inherit_leaves_a_field_of_the_same_name_from_a_stranger_that_has_a_value():
-    assert Record(value=1).inherit(Twin(value=2, other=3)) == Record(value=1)
-
-
-def test_what_was_set_is_not_inherited_even_if_set_to_the_default():
-    old = Dense.Config(dim=4, dropout=0.5)
-    assert Mixture.Config(dim=9, dropout=0.0).inherit(old) == Mixture.Config(dim=9, dropout=0.0)
-    assert Mixture.Config().set(dropout=0.0).inherit(old) == Mixture.Config(dim=4, dropout=0.0)
-
-
-def test_redeclared_field_keeps_its_own_default():
-    class Quiet(FeedForward):
-        class Config(FeedForward.Config):
-            dropout: float = 0.9
-
-    assert Quiet.Config().inherit(Dense.Config(dim=4, dropout=0.5)) == Quiet.Config(dim=4, dropout=0.9)
-
-
-def test_field_that_is_required_in_both_stays_required():
-    assert Mixture.Config().inherit(Dense.Config()).dim is REQUIRED
-
-
-def test_inherited_value_of_another_type_is_refused():
-    class Loud(ConfigBase):
-        dim: str = REQUIRED
-
-    with pytest.raises(ConfigError) as e:
-        Loud().inherit(Norm.Config(dim=4))
-    assert str(e.value) == "Loud.dim: expected str, found 4 (int)."
-
-
-def test_what_is_inherited_counts_as_set_only_if_it_was_set_in_the_old_config():
-    first = Mixture.Config().inherit(Dense.Config(dim=4))
-    second = first.inherit(Dense.Config(dim=5, dropout=0.5))
-    assert second == Mixture.Config(dim=4, dropout=0.5)
 
 
 def test_field_kept_as_it_was_is_the_same_object():

@@ -5,6 +5,7 @@ import enum
 import functools
 import json
 import math
+import re
 from typing import Any
 
 import jax
@@ -147,15 +148,23 @@ def test_file_reads_as_one_would_write_it():
     assert json.loads(to_json(cfg)) == {
         "$format": 1,
         "$config": "support.configs:Block.Config",
+        "$explicit": ["dim", "ffn"],
         "dim": 4,
-        "norm": {"$config": "support.configs:Norm.Config", "dim": {"$marker": "REQUIRED"}, "eps": 1e-06},
+        "norm": {
+            "$config": "support.configs:Norm.Config",
+            "$explicit": [],
+            "dim": {"$marker": "REQUIRED"},
+            "eps": 1e-06,
+        },
         "ffn": {
             "$config": "support.configs:Mixture.Config",
+            "$explicit": ["dropout", "expert"],
             "dim": {"$marker": "REQUIRED"},
             "dropout": {"$float": "inf"},
             "num_experts": 2,
             "expert": {
                 "$config": "support.configs:Identity.Config",
+                "$explicit": [],
                 "dim": {"$marker": "REQUIRED"},
                 "dropout": 0.0,
             },
@@ -178,8 +187,46 @@ def test_each_sort_of_value_has_its_tag():
         "$format": 1,
         "$config": "dovetail.config:FunctionConfig",
         "$of": "support.configs:square",
+        "$explicit": ["x"],
         "x": 1.0,
     }
+
+
+class Empty(ConfigBase):
+    """Has a place for nothing."""
+
+
+def lost(cfg: Any) -> list[str]:
+    """Returns the names of the fields that were set, as a swap sees them."""
+    try:
+        Empty().inherit(cfg)
+    except ConfigError as e:
+        return re.findall(r"'(\w+)'", str(e).partition("drop=")[2])
+    return []
+
+
+def test_which_fields_were_set_survives_json_and_is_no_part_of_equality():
+    for cfg in (Norm.Config(), Norm.Config(eps=1e-6), Norm.Config(dim=4, eps=1e-6)):
+        assert lost(from_json(to_json(cfg), allow=["support"])) == lost(cfg)
+    assert Norm.Config(eps=1e-6) == Norm.Config()
+    assert hash(Norm.Config(eps=1e-6)) == hash(Norm.Config())
+    assert lost(Norm.Config(eps=1e-6)) == ["eps"]
+
+
+def test_in_a_file_that_does_not_say_what_was_set_it_is_what_differs_from_the_defaults():
+    text = '{"$format": 1, "$config": "support.configs:Norm.Config", "dim": 4, "eps": 1e-6}'
+    assert lost(from_json(text, allow=["support"])) == ["dim"]
+
+
+@pytest.mark.parametrize(
+    "explicit", ['"dim"', "[1]", '["dimm"]', '[["dim"]]', "{}", "null", "true", '{"$tuple": ["dim"]}']
+)
+def test_wrong_list_of_fields_that_were_set_is_one_clear_error(explicit):
+    text = f'{{"$format": 1, "$config": "support.configs:Norm.Config", "$explicit": {explicit}}}'
+    with pytest.raises(
+        ConfigError, match=r"^\(root\): \$explicit: expected a list of field names \(dim, eps\), found "
+    ):
+        from_json(text, allow=["support"])
 
 
 def test_file_is_strict_json():

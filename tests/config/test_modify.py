@@ -56,7 +56,7 @@ def test_every_match_in_fields_lists_tuples_and_dicts_is_replaced():
         table={"a": Dense.Config(dim=3), "b": ({"c": Dense.Config(dim=4)},)},
         other=Norm.Config(),
     )
-    changed = replace_all(FeedForward.Config, Identity.Config())(cfg)
+    changed = replace_all(FeedForward.Config, Identity.Config(), drop=("hidden",))(cfg)
     assert changed == Record(
         value=Identity.Config(dim=1),
         items=[Block.Config(dim=4, ffn=Identity.Config()), [Identity.Config(dim=2)]],
@@ -73,10 +73,9 @@ def test_class_without_config_of_its_own_can_be_told_from_its_siblings():
 
 def test_root_can_be_replaced():
     cfg = Dense.Config(dim=4, hidden=3)
-    assert replace_all(FeedForward.Config, Identity.Config())(cfg) == Identity.Config(dim=4)
-    assert str(replace_all(Dense.Config, Identity.Config()).report(cfg)) == (
-        "1 node replaced\n  (root): Dense.Config -> Identity.Config"
-    )
+    swap = replace_all(FeedForward.Config, Identity.Config(), drop=("hidden",))
+    assert swap(cfg) == Identity.Config(dim=4)
+    assert str(swap.report(cfg)).startswith("1 node replaced\n  (root): Dense.Config -> Identity.Config\n")
 
 
 def test_configs_among_the_arguments_of_a_function_are_replaced():
@@ -86,13 +85,14 @@ def test_configs_among_the_arguments_of_a_function_are_replaced():
 
 
 def test_outer_of_two_matches_is_replaced_and_the_inner_one_reported_as_skipped():
-    report = replace_all(FeedForward.Config, Identity.Config()).report(NESTED)
+    report = replace_all(FeedForward.Config, Identity.Config(), drop=("expert",)).report(NESTED)
     assert report.config == Block.Config(dim=4, ffn=Identity.Config())
     assert report.changes == (Change("ffn", NESTED.ffn, Identity.Config()),)
     assert report.skipped == ("ffn.expert", "ffn.expert.expert")
     assert str(report) == (
         "1 node replaced\n"
         "  ffn: Mixture.Config -> Identity.Config\n"
+        "    dropped: num_experts = 2, expert = Mixture.Config\n"
         "  ffn.expert: not replaced, it lies inside a node that was\n"
         "  ffn.expert.expert: not replaced, it lies inside a node that was"
     )
@@ -100,7 +100,7 @@ def test_outer_of_two_matches_is_replaced_and_the_inner_one_reported_as_skipped(
 
 def test_path_that_only_starts_like_another_is_not_inside_it():
     cfg = Record(table={"a": Mixture.Config(), "ab": Dense.Config(), "a-b": Dense.Config()})
-    report = replace_all(FeedForward.Config, Identity.Config()).report(cfg)
+    report = replace_all(FeedForward.Config, Identity.Config(), drop="unplaced").report(cfg)
     assert [change.path for change in report.changes] == ["table.a", "table.ab", "table.a-b"]
     assert report.skipped == ("table.a.expert",)
 
@@ -133,8 +133,8 @@ def test_pattern_narrows_where_matches_are_looked_for(at, replaced):
 
 def test_pattern_can_name_the_root():
     cfg = Record(value=Record(value=1))
-    assert replace_all(Record, Twin(), at="")(cfg) == Twin()
-    assert replace_all(Record, Twin(), at="value")(cfg) == Record(value=Twin())
+    assert replace_all(Record, Twin(value=2), at="")(cfg) == Twin(value=2)
+    assert replace_all(Record, Twin(), at="value")(cfg) == Record(value=Twin(value=1))
 
 
 # replace_all: nothing found, or no room.
@@ -168,7 +168,7 @@ def test_no_match_is_fine_if_the_caller_says_so():
     cfg = Model.Config()
     report = replace_all(Mixture.Config, Identity.Config(), missing="ok").report(cfg)
     assert report.config is cfg
-    assert str(report) == "0 nodes replaced"
+    assert (report.changes, str(report).partition("\n")[0]) == ((), "0 nodes replaced")
 
 
 def test_component_instead_of_its_config_is_named_as_the_mistake():
@@ -216,10 +216,10 @@ def test_config_that_does_not_satisfy_the_slot_is_refused_with_its_path(cfg, tex
 
 def test_fields_of_the_common_interface_are_inherited_and_what_was_set_wins():
     cfg = Record(items=[Dense.Config(dim=4, dropout=0.5, hidden=3), Dense.Config(dim=5, dropout=0.25)])
-    assert replace_all(Dense.Config, Mixture.Config(num_experts=8))(cfg) == Record(
+    assert replace_all(Dense.Config, Mixture.Config(num_experts=8), drop=("hidden",))(cfg) == Record(
         items=[Mixture.Config(dim=4, dropout=0.5, num_experts=8), Mixture.Config(dim=5, dropout=0.25, num_experts=8)]
     )
-    assert replace_all(Dense.Config, Mixture.Config(dropout=0.0))(cfg) == Record(
+    assert replace_all(Dense.Config, Mixture.Config(dropout=0.0), drop=("hidden",))(cfg) == Record(
         items=[Mixture.Config(dim=4, dropout=0.0), Mixture.Config(dim=5, dropout=0.0)]
     )
 
@@ -239,10 +239,10 @@ class Gated(FeedForward):
         return x
 
 
-def test_required_field_of_the_same_name_is_filled_and_a_redeclared_one_keeps_its_default():
+def test_field_of_the_same_name_is_taken_over_whichever_class_declares_it():
     cfg = Block.Config(dim=4, ffn=Dense.Config(dim=4, dropout=0.5, hidden=3))
     changed = replace_all(FeedForward.Config, Gated.Config())(cfg)
-    assert changed.ffn == Gated.Config(dim=4, hidden=3, dropout=0.9, activation=None)
+    assert changed.ffn == Gated.Config(dim=4, hidden=3, dropout=0.5, activation=square)
 
 
 def test_inherited_value_that_does_not_fit_names_its_place():
@@ -251,7 +251,9 @@ def test_inherited_value_that_does_not_fit_names_its_place():
             dim: str = REQUIRED
 
     assert error_of(replace_all(Norm.Config, Loud.Config()), Record(items=[Norm.Config(dim=3)])) == (
-        "items[0]: Loud.Config.dim: expected str, found 3 (int)."
+        "items[0]: Loud.Config has no place for what was set in Norm.Config:\n"
+        "    dim = 3 (here it is str)\n"
+        "  Give it such fields, or let them go: drop=('dim',)."
     )
 
 
@@ -267,8 +269,11 @@ def test_function_gets_the_old_config_and_gives_the_new_one_as_it_is_to_be():
 
 def test_function_that_inherits_gives_the_same_as_the_config_itself():
     cfg = Model.Config()
-    by_function = replace_all(FeedForward.Config, lambda old: Mixture.Config(num_experts=8).inherit(old))
-    assert by_function(cfg) == replace_all(FeedForward.Config, Mixture.Config(num_experts=8))(cfg)
+    by_function = replace_all(
+        FeedForward.Config, lambda old: Mixture.Config(num_experts=8).inherit(old, drop="unplaced")
+    )
+    by_config = replace_all(FeedForward.Config, Mixture.Config(num_experts=8), drop="unplaced")
+    assert by_function(cfg) == by_config(cfg)
 
 
 @pytest.mark.parametrize("returned, shown", [(None, "None"), (3, "3"), (Norm, "<class 'support.configs.Norm'>")])
@@ -283,13 +288,79 @@ def test_error_inside_the_function_names_the_path():
     assert text == "norm: Norm.Config has no field 'epps'. Did you mean 'eps'?"
 
 
+# replace_all: what would be lost.
+
+
+class Windowed(FeedForward):
+    """Has fields that other feed-forwards have not."""
+
+    class Config(FeedForward.Config):
+        """A number that may be off, a size, and a config of another kind."""
+
+        window: int | None = None
+        size: int = 8
+        norm: Norm.Config | None = None
+
+    def forward(self, x: float) -> float:
+        """Returns `x`."""
+        return x
+
+
+def test_what_was_set_and_has_no_place_is_one_error_for_all_nodes_with_the_way_out():
+    cfg = Record(items=[Windowed.Config(window=4), Dense.Config(hidden=3), Windowed.Config(size=8)])
+    swap = replace_all(FeedForward.Config, Identity.Config())
+    assert error_of(swap, cfg) == (
+        "items[0]: Identity.Config has no place for what was set in Windowed.Config:\n"
+        "    window = 4\n"
+        "items[1]: Identity.Config has no place for what was set in Dense.Config:\n"
+        "    hidden = 3\n"
+        "items[2]: Identity.Config has no place for what was set in Windowed.Config:\n"
+        "    size = 8\n"
+        "  Give it such fields, or let them go: drop=('window', 'hidden', 'size')."
+    )
+    drop = ("window", "hidden", "size")
+    assert replace_all(FeedForward.Config, Identity.Config(), drop=drop)(cfg).items == [Identity.Config()] * 3
+
+
+def test_places_in_the_error_are_cut_after_five():
+    text = error_of(replace_all(Dense.Config, Identity.Config()), Record(items=[Dense.Config(hidden=3)] * 9))
+    assert text.count("hidden = 3") == 5
+    assert "\n... and so at 4 more places.\n" in text
+
+
+def test_what_is_off_by_default_and_was_set_so_is_no_loss():
+    cfg = Record(items=[Windowed.Config(window=None, norm=None, dropout=0.0)])
+    assert replace_all(Windowed.Config, Identity.Config())(cfg).items == [Identity.Config()]
+
+
+def test_dropped_field_is_not_taken_over_even_where_it_has_a_place():
+    cfg = Record(items=[Dense.Config(dropout=0.5, hidden=3)])
+    changed = replace_all(Dense.Config, Gated.Config(), drop=("dropout",))(cfg)
+    assert changed.items == [Gated.Config(hidden=3, dropout=0.9, activation=square)]
+
+
+def test_name_to_drop_that_nothing_has_is_a_mistake_unless_the_caller_says_otherwise():
+    cfg = Record(items=[Dense.Config()])
+    text = error_of(replace_all(Dense.Config, Identity.Config(), drop=("hiden",)), cfg)
+    assert text == "drop: nothing that is replaced has a field 'hiden'. Did you mean 'hidden'?"
+    assert replace_all(Dense.Config, Identity.Config(), drop=("hiden",), missing="ok")(cfg).items == [Identity.Config()]
+    text = error_of(replace_all(Dense.Config, Identity.Config(), drop="hidden"), cfg)
+    assert text == "drop: expected a list of field names, found 'hidden' (str). Write drop=('hidden',)."
+
+
+def test_function_drops_what_it_likes_itself():
+    text = error_of(lambda: replace_all(Dense.Config, lambda old: Identity.Config(), drop=("hidden",)))
+    assert text == "replace_all: drop is for a config that inherits. A function says itself what it takes over."
+
+
 # Several at once.
 
 
 def test_mapping_makes_several_replacements_at_once():
     cfg = Model.Config()
-    both = replace_all({Norm.Config: Norm.Config(eps=0.5), Dense.Config: Identity.Config()})
-    one_by_one = chain(replace_all(Norm.Config, Norm.Config(eps=0.5)), replace_all(Dense.Config, Identity.Config()))
+    both = replace_all({Norm.Config: Norm.Config(eps=0.5), Dense.Config: Identity.Config()}, drop=("hidden",))
+    second = replace_all(Dense.Config, Identity.Config(), drop=("hidden",))
+    one_by_one = chain(replace_all(Norm.Config, Norm.Config(eps=0.5)), second)
     assert both(cfg) == one_by_one(cfg)
     assert both(cfg).blocks[0] == Block.Config(dim=4, norm=Norm.Config(eps=0.5), ffn=Identity.Config())
 
@@ -327,7 +398,7 @@ def test_input_is_unchanged_and_untouched_parts_are_shared():
 
 
 def test_modifier_can_be_used_again():
-    modifier = replace_all(FeedForward.Config, Mixture.Config())
+    modifier = replace_all(FeedForward.Config, Mixture.Config(), drop=("hidden",))
     assert modifier(Block.Config(dim=1)) == modifier(Block.Config(dim=1))
     assert modifier(Block.Config(dim=2)) == Block.Config(dim=2, ffn=Mixture.Config())
 
@@ -402,14 +473,18 @@ def test_modify_names_the_path_of_a_value_that_does_not_fit():
 
 def test_chain_applies_one_after_the_other_and_reports_all():
     both = chain(
-        replace_all(FeedForward.Config, Mixture.Config()),
+        replace_all(FeedForward.Config, Mixture.Config(), drop=("hidden",)),
         lambda cfg: cfg.set(dim=9),
         replace_all(Mixture.Config, Identity.Config()),
     )
     report = both.report(Block.Config(dim=4))
     assert report.config == Block.Config(dim=9, ffn=Identity.Config())
     assert str(report) == (
-        "2 nodes replaced\n  ffn: Dense.Config -> Mixture.Config\n  ffn: Mixture.Config -> Identity.Config"
+        "2 nodes replaced\n"
+        "  ffn: Dense.Config -> Mixture.Config\n"
+        "    dropped: hidden = 8, activation = support.configs.square\n"
+        "  ffn: Mixture.Config -> Identity.Config\n"
+        "    dropped: num_experts = 2, expert = Dense.Config"
     )
 
 

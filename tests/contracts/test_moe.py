@@ -11,7 +11,7 @@ import pytest
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import find, replace_all
 from dovetail.module import init, specs
-from dovetail.nn import FeedForward, MoEFeedForward, TopKRouter
+from dovetail.nn import FeedForward, GatedFeedForward, MoEFeedForward, TopKRouter
 from dovetail.optim import ConstantSchedule, Learner
 from dovetail.train import init_state, train_step
 from support.compare import assert_same
@@ -53,7 +53,11 @@ def test_one_replacement_makes_a_mixture_of_the_same_hidden_dimension(dense):
     [(path, ffn)] = find(sparse, FeedForward.Config)
     assert isinstance(ffn, MoEFeedForward.Config)
     assert (path, ffn.hidden_dim, ffn.num_experts) == ("stack.layer.ffn", 12, 4)
-    sparse.build()
+    old, up, down = dense.stack.layer.ffn, sparse.get_in("stack.layer.ffn.up"), sparse.get_in("stack.layer.ffn.down")
+    assert ffn.activation == old.activation, "and so it is gated if the old one was"
+    assert (up.bias, up.init, down.init) == (old.up.bias, old.up.init, old.down.init)
+    has_gate = "gate" in specs(sparse.build())["stack"]["layer"]["ffn"]
+    assert has_gate == isinstance(old, GatedFeedForward.Config)
 
 
 @pytest.mark.parametrize("kind", KINDS)

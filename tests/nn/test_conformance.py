@@ -26,7 +26,6 @@ from dovetail.nn import (
     Cache,
     Capacity,
     DenseCache,
-    DenseExperts,
     DenseFeedForward,
     DenseGroupedLinear,
     DenseLinear,
@@ -34,11 +33,9 @@ from dovetail.nn import (
     Dropless,
     DynamicRoPE,
     Embedding,
-    Experts,
     FeedForward,
     Float8Linear,
     GatedDeltaNet,
-    GatedExperts,
     GatedFeedForward,
     GroupedLinear,
     Int8Linear,
@@ -48,6 +45,7 @@ from dovetail.nn import (
     Linear,
     LinearRoPE,
     Llama3RoPE,
+    LoRAGroupedLinear,
     LoRALinear,
     Mamba2,
     Mixer,
@@ -183,7 +181,6 @@ INTERFACES: dict[type[Module], Interface] = {
     Stack: Interface({"dim": 8}, (2, 4, 8), MIXING),
     Router: Interface({"dim": 8, "num_experts": 4}, (8, 8), wrapper=Routed),
     Dispatch: Interface({"num_experts": 4}, (8, 8), wrapper=Returned),
-    Experts: Interface({"dim": 8, "hidden_dim": 6, "num_experts": 4}, (8, 8), SIZES),
     GroupedLinear: Interface(GROUPED, (8, 8), SIZES),
 }
 
@@ -231,9 +228,8 @@ CASES: list[tuple[type[Module], Module.Config]] = [
     (Router, TopKRouter.Config(bias=True)),
     (Dispatch, Dropless.Config()),
     (Dispatch, Capacity.Config(factor=4.0)),  # Ample: what is dropped depends on the rows before it.
-    (Experts, DenseExperts.Config()),
-    (Experts, GatedExperts.Config()),
     (GroupedLinear, DenseGroupedLinear.Config(bias=True)),
+    (GroupedLinear, LoRAGroupedLinear.Config(rank=3)),
 ]
 each_case = pytest.mark.parametrize("interface, cfg", CASES, ids=[type(cfg).__qualname__[:-7] for _, cfg in CASES])
 
@@ -341,9 +337,9 @@ def in_model(interface, cfg):
     before = MODEL
     if interface in (Rotary, PositionBias, Cache):
         before = MODEL.set_in("stack.layer.mixer", Attention.Config(num_heads=1, position_bias=ALiBi.Config()))
-    if interface in (Router, Dispatch, Experts, GroupedLinear):
+    if interface in (Router, Dispatch, GroupedLinear):
         before = MODEL.set_in("stack.layer.ffn", MoEFeedForward.Config(hidden_dim=6, num_experts=4))
-    after = replace_all(interface.Config, cfg)(before)
+    after = replace_all(interface.Config, cfg, drop="unplaced")(before)
     places = {path for path, _ in find(before, interface.Config)}
     assert places <= {path for path, _ in find(after, type(cfg))}, "nothing of the old kind is left"
     model = after.build()

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, from_json, to_json
+from dovetail.config import ConfigError, config_for, from_json, to_json
 from dovetail.module import call, specs
 from dovetail.nn import DenseFeedForward, DenseLinear, GatedFeedForward
-from dovetail.ops import squared_relu
+from dovetail.ops import gated, squared_relu
 from support import reference
 from support.models import random_params
 from support.numeric import BFLOAT16, cast, check, normal
@@ -55,8 +55,8 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("activation, formula", ACTIVATIONS.values(), ids=ACTIVATIONS)
 def test_the_activation_can_be_chosen_gated_or_not_and_survives_json(activation, formula):
-    for kind in (DenseFeedForward, GatedFeedForward):
-        cfg = kind.Config(dim=4, hidden_dim=6, activation=activation)
+    dense = DenseFeedForward.Config(dim=4, hidden_dim=6, activation=activation)
+    for cfg in (dense, GatedFeedForward.Config(dim=4, hidden_dim=6, activation=config_for(gated, activation))):
         model = from_json(to_json(cfg)).build()
 
         def definition(p, x):

@@ -55,7 +55,7 @@ def test_paths_are_those_of_the_config(cfg, report):
         node = cfg
         for name in path.split("."):
             node = getattr(node, name)
-    assert "model.stack.layer.ffn.experts.down" in report.hbm_by_path
+    assert "model.stack.layer.ffn.down" in report.hbm_by_path
 
 
 def test_the_models_flops_follow_from_its_size_whatever_the_kernels(cfg, report):

@@ -56,8 +56,8 @@ def mixture(p: Any, x: Any, function: Callable[[Any, Any], Any] = feed_forward, 
     """Maps `[B, T, D]`: for each token the weighted sum of its experts, plus the shared one if there is one."""
     tokens = x.reshape(-1, x.shape[-1])
     weights, experts = route(p["router"], tokens, **fields)
-    out = np.zeros_like(tokens)
+    out, own = np.zeros_like(tokens), {name: p[name] for name in ("gate", "up", "down") if name in p}
     for n, token in enumerate(tokens):
         for weight, e in zip(weights[n], experts[n], strict=True):
-            out[n] += weight * expert(p["experts"], token, e, function)
+            out[n] += weight * expert(own, token, e, function)
     return out.reshape(x.shape) + (feed_forward(p["shared"], x) if "shared" in p else 0.0)

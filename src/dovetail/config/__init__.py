@@ -13,14 +13,15 @@ from ._function import config_for as config_for
 from ._json import TRUSTED_MODULES as TRUSTED_MODULES
 from ._json import from_json as from_json
 from ._json import to_json as to_json
-from ._modify import Change as Change
 from ._modify import Modifier as Modifier
-from ._modify import Report as Report
 from ._modify import chain as chain
 from ._modify import modify as modify
 from ._modify import replace_all as replace_all
 from ._override import override as override
 from ._override import split_override as split_override
+from ._report import Change as Change
+from ._report import LeftAlone as LeftAlone
+from ._report import Report as Report
 from ._text import Diff as Diff
 from ._text import Difference as Difference
 from ._text import diff as diff

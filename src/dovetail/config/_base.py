@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from ._errors import ConfigError, did_you_mean
 from ._importing import public_path
+from ._inherit import Drop, check_losses, checked_drop, inherit
 from ._json import decode_trusted, encode
 from ._traverse import get_in, holds_nodes, parts, put_in
 from ._types import conform
@@ -35,6 +36,7 @@ class ConfigBase(Node):
     _defaults: ClassVar[dict[str, Any]] = {}
     _declared_in: ClassVar[dict[str, "type[ConfigBase]"]] = {}
     _hints: ClassVar[dict[str, Any] | None] = {}
+    keeps_defaults: ClassVar[bool] = False  # Whether `inherit` takes over only what was set, and no defaults.
     _fills_children: ClassVar[bool] = True  # Whether what is built sets fields of the configs inside.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -105,6 +107,10 @@ class ConfigBase(Node):
     def _values(self) -> dict[str, Any]:
         return self.__dict__
 
+    @classmethod
+    def _field_types(cls) -> dict[str, Any]:
+        return _hints_of(cls)
+
     def _identity(self) -> dict[str, str]:
         return {"$config": public_path(type(self))}
 
@@ -120,23 +126,25 @@ class ConfigBase(Node):
         """Returns the value at a path."""
         return get_in(self, path)
 
-    def inherit(self, old: "ConfigBase") -> Self:
-        """Returns a copy that takes over from `old` what it has in common with it; what was set here stays.
+    def inherit(self, old: "ConfigBase", *, drop: Drop = ()) -> Self:
+        """Returns a copy that takes over from `old` all that it has a place for; what was set here stays.
 
-        Taken over are the fields that both configs get from a common interface, and any field of the same name that
-        is still REQUIRED here.
+        A field of `old` has a place in a field of the same name whose type it fits, whichever class declares it.
+        Defaults of `old` are taken over as well, unless this class `keeps_defaults`, because to it equal names need not
+        mean equal things: two optimizers, two kernels. A config in a field is taken over whole if it fits there. If it
+        does not, or if another was set here, the one that is here inherits from it in the same way.
+
+        A field that was set in `old` and has no place here is an error, unless `drop` names it. What `drop` names is
+        never taken over. A field is set if someone gave it a value, be it the default; but a None, False, zero or
+        empty value that is the default means that there is nothing to lose.
+
+        Args:
+            drop: names of fields, or paths of fields of configs inside, as in `("window", "query.bias")`; or
+                "unplaced", which is whatever has no place.
         """
-        mine, theirs = self._declared_in, old._declared_in
-        taken = {
-            name: getattr(old, name)
-            for name in self._defaults
-            if name in theirs
-            and name not in self._explicit
-            and (mine[name] is theirs[name] or getattr(self, name) is REQUIRED)
-        }
-        new = self._with(taken, self._label())
-        object.__setattr__(new, "_explicit", self._explicit | (old._explicit & taken.keys()))
-        return new
+        made, losses = inherit(self, old, checked_drop(drop, [old]))
+        check_losses([("", self, old, losses)])
+        return made
 
     def build(self, *, path: str = "", **kwargs: Any) -> Any:
         """Makes the component this config describes; `path` is its place in the tree it belongs to."""
@@ -169,7 +177,7 @@ class ConfigBase(Node):
 
     def __reduce__(self) -> Any:
         # Functions that JAX has wrapped do not pickle; their import paths do.
-        return decode_trusted, (encode(self, explicit=True),)
+        return decode_trusted, (encode(self),)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={_repr(value)}" for name, value in self.__dict__.items())

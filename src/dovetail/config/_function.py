@@ -30,6 +30,7 @@ class FunctionConfig(ConfigBase, Generic[_T]):
     """
 
     _made_from: ClassVar[Any] = None
+    keeps_defaults: ClassVar[bool] = True
     _fills_children: ClassVar[bool] = False
     _signature: ClassVar[inspect.Signature]
 

@@ -8,7 +8,6 @@ with one `$` key: `{"$tuple": [...]}`, `{"$import": "jax.nn:silu"}`, `{"$config"
 # Node's methods are private to this package, not to its file.
 
 import enum
-import functools
 import importlib
 import json
 import math
@@ -18,7 +17,7 @@ from typing import Any, cast
 from ._errors import ConfigError
 from ._importing import import_object, public_path
 from ._text import ROOT
-from ._values import DEFAULT, REQUIRED, FrozenDict, FrozenList, FrozenPartial, Node, freeze, join, kind, spell
+from ._values import DEFAULT, REQUIRED, FrozenDict, FrozenList, FrozenPartial, Node, freeze, join, kind, same, spell
 
 _Allow = tuple[str, ...] | None
 _FORMAT = 1
@@ -61,28 +60,27 @@ def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
         raise ConfigError(f"not a JSON file: {e}.") from e
 
 
-def encode(value: Any, explicit: bool = False) -> Any:
-    """Returns a frozen value as JSON data; with `explicit`, configs also tell which of their fields were set."""
-    again = functools.partial(encode, explicit=explicit)
+def encode(value: Any) -> Any:
+    """Returns a frozen value as JSON data; configs also tell which of their fields were set."""
     match kind(value):
         case "atom":
             return {"$float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
         case "list":
-            return [again(v) for v in value]
+            return [encode(v) for v in value]
         case "tuple":
-            return {"$tuple": [again(v) for v in value]}
+            return {"$tuple": [encode(v) for v in value]}
         case "set":
-            return {"$set": [again(v) for v in sorted(value, key=spell)]}
+            return {"$set": [encode(v) for v in sorted(value, key=spell)]}
         case "dict" if all(isinstance(k, str) and not k.startswith("$") for k in value):
-            return {k: again(v) for k, v in value.items()}
+            return {k: encode(v) for k, v in value.items()}
         case "dict":
-            return {"$dict": [[again(k), again(v)] for k, v in value.items()]}
+            return {"$dict": [[encode(k), encode(v)] for k, v in value.items()]}
         case "node":
-            was_set = {"$explicit": sorted(value._explicit)} if explicit else {}
-            return {**value._identity(), **was_set, **{name: again(v) for name, v in value._values().items()}}
+            fields = {name: encode(v) for name, v in value._values().items()}
+            return {**value._identity(), "$explicit": sorted(value._explicit), **fields}
         case "partial":
             args, keywords = FrozenList(value.args), FrozenDict(value.keywords)
-            return {"$partial": again(value.func), "args": again(args), "keywords": again(keywords)}
+            return {"$partial": encode(value.func), "args": encode(args), "keywords": encode(keywords)}
         case "enum":
             known = value.name in cast(Any, type(value)).__members__  # A combination of flags is no member.
             member = {"name": value.name} if known else {"value": value.value}
@@ -135,9 +133,19 @@ def _decode_config(data: dict[str, Any], path: str, allow: _Allow) -> Any:
         cfg = cls()._with(fields, path)
     except ConfigError as e:
         raise _Placed(str(e)) from None
-    if "$explicit" in data:
-        object.__setattr__(cfg, "_explicit", frozenset(data["$explicit"]))
+    object.__setattr__(cfg, "_explicit", _explicit(data, cfg))
     return cfg
+
+
+def _explicit(data: dict[str, Any], cfg: Any) -> frozenset[str]:
+    """Returns which fields were set: as the file says, or if it does not, those that differ from their defaults."""
+    if "$explicit" not in data:
+        return frozenset(name for name, value in cfg._values().items() if not same(value, cfg._defaults[name]))
+    names = data["$explicit"]
+    if kind(names) != "list" or not all(isinstance(name, str) and name in cfg._values() for name in names):
+        known = ", ".join(cfg._values())
+        raise ConfigError(f"$explicit: expected a list of field names ({known}), found {spell(names)[:200]}.")
+    return frozenset(names)
 
 
 def _decode_list(data: Any, path: str, allow: _Allow) -> Any:

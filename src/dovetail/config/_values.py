@@ -241,6 +241,11 @@ def spell(value: Any) -> str:
             return dotted(value)
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are alike in value and type, configs inside them too; nan is nan."""
+    return spell(a) == spell(b) and (not has_node(a) or a == b)
+
+
 def dotted(obj: Any) -> str:
     """Returns the import path of `obj` with dots only, as people write it; a local class gives its bare name."""
     try:

@@ -6,42 +6,35 @@ Each takes the config of a model and a variant of the feature, and knows neither
 
 from typing import Any
 
-from dovetail.config import config_for, modify, replace_all
+from dovetail.config import modify, replace_all
 from dovetail.nn import (
     Attention,
-    DenseExperts,
     DenseFeedForward,
     DenseLinear,
     FrequencyRotary,
-    GatedExperts,
     GatedFeedForward,
+    GroupedLinear,
     Linear,
+    LoRAGroupedLinear,
     Norm,
 )
-from dovetail.ops import gated
 
 
 def rope(cfg: Any, new: Any) -> Any:
-    """Another rotary in place of every one."""
-    return replace_all(FrequencyRotary.Config, new, missing="ok")(cfg)
+    """Another rotary in place of every one, without what only the old one had."""
+    return replace_all(FrequencyRotary.Config, new, drop="unplaced", missing="ok")(cfg)
 
 
 def moe(cfg: Any, new: Any) -> Any:
-    """Experts in place of every dense feed-forward, of its size and with its activation."""
+    """Experts in place of every dense feed-forward, with its activation, biases and initial values."""
 
-    def gated_ones(old: Any) -> Any:
-        return new.set(experts=GatedExperts.Config(activation=config_for(gated, old.activation))).inherit(old)
-
-    def plain_ones(old: Any) -> Any:
-        return new.set(experts=DenseExperts.Config(activation=old.activation)).inherit(old)
-
-    kinds = {GatedFeedForward.Config: gated_ones, DenseFeedForward.Config: plain_ones}
+    kinds = {GatedFeedForward.Config: new, DenseFeedForward.Config: new}
     return replace_all(kinds, at="*.ffn", missing="ok")(cfg)
 
 
 def norm(cfg: Any, new: Any) -> Any:
-    """Another norm in place of every one."""
-    return replace_all(Norm.Config, new)(cfg)
+    """Another norm in place of every one, without what only the old one had."""
+    return replace_all(Norm.Config, new, drop="unplaced")(cfg)
 
 
 def attention(cfg: Any, fields: Any) -> Any:
@@ -50,8 +43,10 @@ def attention(cfg: Any, fields: Any) -> Any:
 
 
 def lora(cfg: Any, new: Any) -> Any:
-    """An adapter around every linear map."""
-    return replace_all(Linear.Config, lambda old: new.set(inner=old))(cfg)
+    """An adapter around every linear map, those of experts too."""
+    of_experts = LoRAGroupedLinear.Config(rank=new.rank, alpha=new.alpha)
+    kinds = {Linear.Config: lambda old: new.set(inner=old), GroupedLinear.Config: lambda old: of_experts.set(inner=old)}
+    return replace_all(kinds, missing="ok")(cfg)
 
 
 def quantised(cfg: Any, variant: Any) -> Any:

@@ -22,11 +22,13 @@ from dovetail.nn import (
     Float8Linear,
     FrequencyRotary,
     GatedFeedForward,
+    GroupedLinear,
     Int8Linear,
     LayerNorm,
     Linear,
     LinearRoPE,
     Llama3RoPE,
+    LoRAGroupedLinear,
     LoRALinear,
     MoEFeedForward,
     Norm,
@@ -88,6 +90,10 @@ def _has_fields(node: Any, fields: Any) -> bool:
     return all(getattr(node, name) == value for name, value in fields.items())
 
 
+def _is_adapter(node: Any, variant: Any) -> bool:
+    return isinstance(node, (LoRALinear.Config, LoRAGroupedLinear.Config)) and node.rank == variant.rank
+
+
 def _is_quantised(node: Any, variant: Any) -> bool:
     return type(node) is type(variant[1]) and node.gradients == variant[1].gradients
 
@@ -102,12 +108,12 @@ def _layers(spec: ParamSpec) -> int:
 
 
 def _added_by_moe(before: Specs, new: Any) -> int:
-    """Each weight as often as there are experts, no biases, and what belongs to a layer: router and shared expert."""
+    """Each weight and bias as often as there are experts, and what belongs to a layer: router and shared expert."""
     ends, added = ("ffn.gate", "ffn.up", "ffn.down"), 0
     for path, spec in before.items():
         if "expert" in spec.axes or not path.rpartition(".")[0].endswith(ends):
             continue
-        added += (new.num_experts - 1) * spec.size if path.endswith("weight") else -spec.size
+        added += (new.num_experts - 1) * spec.size
         if path.endswith("up.weight"):
             dim, router = spec.fan_in, new.router
             biases = router.bias + (router.selection_rate is not None)
@@ -156,9 +162,9 @@ def _added_by_attention(before: Specs, fields: Any) -> int:
 
 
 def _added_by_lora(before: Specs, new: Any) -> int:
-    """Rows and columns for each matrix that is not of a router, which stays in float32, or of an expert."""
+    """Rows and columns for each matrix, those of each expert too, that is not of a router, which stays in float32."""
     weights = [spec for path, spec in before.items() if path.endswith(".weight") and spec.in_dims and spec.out_dims]
-    linear = [spec for spec in weights if "expert" not in spec.axes and spec.cast]
+    linear = [spec for spec in weights if spec.cast]
     return sum(new.rank * (spec.fan_in + spec.fan_out) * _layers(spec) for spec in linear)
 
 
@@ -245,8 +251,8 @@ TRIALS: Mapping[str, Trial] = {
             "rank-64": LoRALinear.Config(rank=64),
             "alpha-32": LoRALinear.Config(rank=8, alpha=32.0),
         },
-        replaces=(Linear.Config,),
-        shows=_same_type,
+        replaces=(Linear.Config, GroupedLinear.Config),
+        shows=_is_adapter,
         added=_added_by_lora,
     ),
     "quantised": Trial(

@@ -25,6 +25,7 @@ from ._feed_forward import GatedFeedForward as GatedFeedForward
 from ._latent_attention import LatentAttention as LatentAttention
 from ._linear import DenseLinear as DenseLinear
 from ._linear import Linear as Linear
+from ._linear import LinearMap as LinearMap
 from ._lora import LoRALinear as LoRALinear
 from ._norm import LayerNorm as LayerNorm
 from ._norm import Norm as Norm
@@ -54,13 +55,11 @@ from .moe._dispatch import Capacity as Capacity
 from .moe._dispatch import Dispatch as Dispatch
 from .moe._dispatch import Dropless as Dropless
 from .moe._dispatch import Sent as Sent
-from .moe._experts import DenseExperts as DenseExperts
-from .moe._experts import Experts as Experts
-from .moe._experts import GatedExperts as GatedExperts
 from .moe._feed_forward import MoEFeedForward as MoEFeedForward
 from .moe._feed_forward import WeightedFeedForward as WeightedFeedForward
 from .moe._linear import DenseGroupedLinear as DenseGroupedLinear
 from .moe._linear import GroupedLinear as GroupedLinear
+from .moe._lora import LoRAGroupedLinear as LoRAGroupedLinear
 from .moe._router import Router as Router
 from .moe._router import Routing as Routing
 from .moe._router import TopKRouter as TopKRouter

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feed-forward layers: the position-wise half of a transformer block.
 
-`FeedForward` is the interface a block depends on; `DenseFeedForward` and `GatedFeedForward` fill it.
+`FeedForward` is the interface a block depends on; `DenseFeedForward` and `GatedFeedForward` fill it. Whether there is a
+gate is a matter of the activation: one that takes a gate is the config of a function of two arrays.
 """
 
 import abc
@@ -10,8 +11,9 @@ from collections.abc import Callable
 import jax
 from jax import Array
 
-from dovetail.config import REQUIRED
+from dovetail.config import REQUIRED, FunctionConfig, config_for
 from dovetail.module import Module
+from dovetail.ops import Gated, gated
 
 from ._linear import DenseLinear, Linear
 
@@ -56,22 +58,26 @@ class DenseFeedForward(FeedForward):
 
 
 class GatedFeedForward(FeedForward):
-    """Computes `down(activation(gate(x)) * up(x))` (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202)."""
+    """Computes `down(activation(gate(x), up(x)))`, which by default is `down(silu(gate(x)) * up(x))`.
+
+    Reference: Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202).
+    """
 
     class Config(FeedForward.Config):
         hidden_dim: int = REQUIRED
-        activation: Callable[[Array], Array] = jax.nn.silu
+        activation: FunctionConfig[Gated] = config_for(gated)  # As in config_for(gated, jax.nn.gelu).
         gate: Linear.Config = DenseLinear.Config()
         up: Linear.Config = DenseLinear.Config()
         down: Linear.Config = DenseLinear.Config()
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
+        self._activation: Gated = cfg.activation.build()
         self.gate = self.child("gate", _up(cfg.gate, cfg.dim, cfg.hidden_dim))
         self.up = self.child("up", _up(cfg.up, cfg.dim, cfg.hidden_dim))
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
     def forward(self, x: Array) -> Array:
         x = self.lay(x, "batch", "seq", None)
-        hidden = self.lay(self.cfg.activation(self.gate(x)) * self.up(x), "batch", "seq", "mlp")
+        hidden = self.lay(self._activation(self.gate(x), self.up(x)), "batch", "seq", "mlp")
         return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)

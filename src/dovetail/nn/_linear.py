@@ -10,10 +10,14 @@ from dovetail.config import REQUIRED, FunctionConfig, config_for
 from dovetail.module import Init, Module, ModuleError, constant, variance_scaling
 
 
-class Linear(Module, abc.ABC):
+class LinearMap(Module, abc.ABC):
+    """What multiplies by weights: a `Linear` every row by the same, a `GroupedLinear` each by those of its expert."""
+
+
+class Linear(LinearMap, abc.ABC):
     """The interface: a map from `in_shape` to `out_shape`, such as `(dim,)` to `(heads, head_dim)`."""
 
-    class Config(Module.Config):
+    class Config(LinearMap.Config):
         in_shape: tuple[int, ...] = REQUIRED
         out_shape: tuple[int, ...] = REQUIRED
         in_axes: tuple[str | None, ...] = REQUIRED  # Logical names, set with the shapes.

@@ -8,7 +8,7 @@ import abc
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +102,9 @@ class Scoring:
 
 class AttentionKernel(Component, abc.ABC):
     """The interface between attention layers and the ways to compute attention."""
+
+    class Config(Component.Config):
+        keeps_defaults: ClassVar[bool] = True
 
     def __call__(
         self,

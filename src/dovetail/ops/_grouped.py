@@ -10,7 +10,7 @@ Shape letters: M rows, G groups, K inputs, N outputs.
 
 import abc
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from ._work import Work, is_counted, stated
 
 class GroupedMatmul(Component, abc.ABC):
     """The interface between layers with a matrix for each group and the ways to multiply by them."""
+
+    class Config(Component.Config):
+        keeps_defaults: ClassVar[bool] = True
 
     def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
         """Returns `[M, N]`: each row times the matrix of its group. Rows after the last group give zeros.

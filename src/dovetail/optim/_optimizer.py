@@ -5,7 +5,7 @@ The dtype fields say how the state is kept; it is computed in float32.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import optax
@@ -22,6 +22,9 @@ class Optimizer(Component, abc.ABC):
 
     A direction is what is multiplied by minus the learning rate to give the update.
     """
+
+    class Config(Component.Config):
+        keeps_defaults: ClassVar[bool] = True
 
     @abc.abstractmethod
     def transformation(self, specs: Any) -> optax.GradientTransformation:

@@ -8,7 +8,7 @@ says otherwise; beyond its end, it stays where it ended. A run that is shorter t
 
 import abc
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from jax import Array
@@ -23,6 +23,7 @@ class Schedule(Component, abc.ABC):
     """The interface: `schedule(count)` is the learning rate, in float32."""
 
     class Config(Component.Config):
+        keeps_defaults: ClassVar[bool] = True
         peak: float = REQUIRED  # The highest learning rate.
         warmup_steps: int = 0
 

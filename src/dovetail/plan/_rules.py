@@ -50,11 +50,10 @@ class Fitted(MeshRule):
         memory: float = 0.85  # Of what the chip has: the highest estimate.
 
     def apply(self, cfg: Any, hardware: Hardware) -> Any:
-        kernels = replace_all(
-            AttentionKernel.Config, PreferredAttention.Config(kernels=self.cfg.attention), missing="ok"
-        )
+        attention = PreferredAttention.Config(kernels=self.cfg.attention)
         products = PreferredGroupedMatmul.Config(kernels=self.cfg.grouped_matmul)
-        model = replace_all(GroupedMatmul.Config, products, missing="ok")(kernels(cfg.model))
+        kernels = {AttentionKernel.Config: lambda _: attention, GroupedMatmul.Config: lambda _: products}
+        model = replace_all(kernels, missing="ok")(cfg.model)
         options = {**cfg.compiler_options, **self.cfg.compiler_options}
         cfg = cfg.set(model=model, compute_dtype=self.cfg.compute_dtype, compiler_options=options)
         about = describe(cfg)

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from dovetail.aot import count_flops
-from dovetail.config import modify
+from dovetail.config import config_for, modify
 from dovetail.module import Repeat, abstract, call, specs
 from dovetail.nn import (
     Capacity,
-    DenseExperts,
     DenseGroupedLinear,
     GatedFeedForward,
     MoEFeedForward,
     TopKRouter,
     WeightedFeedForward,
 )
-from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, RaggedDot
+from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, RaggedDot, clamped_swiglu
 from support import reference
 from support.compare import assert_same
 from support.experts import mixture
@@ -29,18 +28,35 @@ from support.numeric import BFLOAT16, assert_close, check, float64, normal
 
 FIELDS: dict[str, Any] = {"dim": 4, "hidden_dim": 6, "num_experts": 4}
 X = normal(1, (2, 5, 4))
+BIASED = DenseGroupedLinear.Config(bias=True)
+
+
+def clamped(p, x):
+    gate, up = np.minimum(reference.linear(p["gate"], x), 0.5), np.clip(reference.linear(p["up"], x), -0.5, 0.5)
+    return reference.linear(p["down"], gate / (1 + np.exp(-2 * gate)) * (up + 1))
+
+
+def relu(p, x):
+    return reference.linear(p["down"], np.maximum(reference.linear(p["up"], x), 0))
+
+
 DEEPSEEK = TopKRouter.Config(top_k=2, score="sigmoid", scale=2.5, num_groups=2, selection_rate=1e-3)
 CASES = {
     "default": (MoEFeedForward.Config(**FIELDS), {}),
     "dense experts, switch": (
-        MoEFeedForward.Config(
-            **FIELDS, experts=DenseExperts.Config(), router=TopKRouter.Config(top_k=1, normalize=False)
-        ),
+        MoEFeedForward.Config(**FIELDS, activation=jax.nn.gelu, router=TopKRouter.Config(top_k=1, normalize=False)),
         {"top_k": 1, "normalize": False},
     ),
     "DeepSeek-V3, shared": (
         MoEFeedForward.Config(**FIELDS, router=DEEPSEEK, shared=GatedFeedForward.Config(hidden_dim=3)),
         {"score": "sigmoid", "scale": 2.5, "num_groups": 2},
+    ),
+    "relu": (MoEFeedForward.Config(**FIELDS, activation=jax.nn.relu), {"function": relu}),
+    "gpt-oss": (
+        MoEFeedForward.Config(
+            **FIELDS, activation=config_for(clamped_swiglu, alpha=2.0, limit=0.5), gate=BIASED, up=BIASED, down=BIASED
+        ),
+        {"function": clamped},
     ),
     "ample capacity": (MoEFeedForward.Config(**FIELDS, dispatch=Capacity.Config(factor=4.0)), {}),
 }
@@ -75,7 +91,7 @@ def test_one_expert_is_a_dense_layer():
     dense = GatedFeedForward.Config(dim=4, hidden_dim=6).build()
     model = MoEFeedForward.Config(dim=4, hidden_dim=6, num_experts=1, router=TopKRouter.Config(top_k=1)).build()
     params = random_params(dense)
-    alone = {"router": {"weight": normal(2, (4, 1))}, "experts": jax.tree.map(lambda w: w[None], params)}
+    alone = {"router": {"weight": normal(2, (4, 1))}, **jax.tree.map(lambda w: w[None], params)}
     assert_same(call(model, alone, X)[0], call(dense, params, X)[0])
 
 
@@ -122,13 +138,13 @@ def test_the_work_is_that_of_the_active_experts_and_the_router(grad):
 
 def test_parameters_of_experts_have_an_axis_for_them():
     found = specs(MoEFeedForward.Config(**FIELDS).build())
-    assert found["experts"]["gate"]["weight"].axes == ("expert", "embed", "mlp")
-    assert found["experts"]["down"]["weight"].axes == ("expert", "mlp", "embed")
+    assert found["gate"]["weight"].axes == ("expert", "embed", "mlp")
+    assert found["down"]["weight"].axes == ("expert", "mlp", "embed")
     assert found["router"]["weight"].axes == ("embed", None)
 
 
 def test_every_map_of_the_experts_is_a_slot():
     biased = modify(DenseGroupedLinear.Config, lambda linear: linear.set(bias=True))(MoEFeedForward.Config(**FIELDS))
     model = biased.build()
-    assert {name for name, below in specs(model)["experts"].items() if "bias" in below} == {"gate", "up", "down"}
+    assert {name for name, below in specs(model).items() if "bias" in below} == {"gate", "up", "down"}
     check(lambda p, x: call(model, p, x)[0], mixture, random_params(model), X)

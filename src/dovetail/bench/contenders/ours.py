@@ -33,7 +33,7 @@ def model_of(data: Problem, *, scanned: bool) -> CausalLM:
     )
     # What the rules for CPUs choose: short sequences need no memory-linear attention, and a program without a loop over
     # layers, each with arrays of its own, is a little faster.
-    short = replace_all(AttentionKernel.Config, QueryBlockAttention.Config())
+    short = replace_all(AttentionKernel.Config, lambda _: QueryBlockAttention.Config())
     if scanned:
         return short(cfg).build()
     apart = modify(

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feed-forward layers made of experts, of which each token uses a few."""
+"""Feed-forward layers made of experts, of which each token uses a few.
+
+Shape letters: M rows, E experts, C rows of each expert.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import Array
 
-from dovetail.config import REQUIRED
+from dovetail.config import REQUIRED, FunctionConfig, config_for
+from dovetail.ops import Gated, gated
 
 from .._feed_forward import FeedForward, GatedFeedForward
 from .._linear import DenseLinear, Linear
 from ._dispatch import Dispatch, Dropless
-from ._experts import Experts, GatedExperts
+from ._linear import DenseGroupedLinear, GroupedLinear
 from ._router import Router, TopKRouter
 
 
 class MoEFeedForward(FeedForward):
     """Computes, for each token, the weighted sum of the experts that the router chose, plus the shared one.
+
+    An expert is a feed-forward, gated or not as its activation is. It has the fields of the dense ones, so that those
+    keep activation, biases and initial values when experts take their place.
 
     A feed-forward does not know which tokens are padding: they are routed like the others, and count in the balance.
     """
@@ -24,15 +34,20 @@ class MoEFeedForward(FeedForward):
         num_experts: int = REQUIRED
         router: Router.Config = TopKRouter.Config()
         dispatch: Dispatch.Config = Dropless.Config()
-        experts: Experts.Config = GatedExperts.Config()
+        activation: Callable[[Array], Array] | FunctionConfig[Gated] = config_for(gated)
+        gate: GroupedLinear.Config = DenseGroupedLinear.Config()  # Unless the activation takes none.
+        up: GroupedLinear.Config = DenseGroupedLinear.Config()
+        down: GroupedLinear.Config = DenseGroupedLinear.Config()
         shared: FeedForward.Config | None = None  # For every token.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        count, sizes = cfg.num_experts, {"dim": cfg.dim, "hidden_dim": cfg.hidden_dim}
-        self.router = self.child("router", cfg.router.set(num_experts=count, dim=cfg.dim))
-        self.dispatch = self.child("dispatch", cfg.dispatch.set(num_experts=count))
-        self.experts = self.child("experts", cfg.experts.set(num_experts=count, **sizes))
+        self.router = self.child("router", cfg.router.set(num_experts=cfg.num_experts, dim=cfg.dim))
+        self.dispatch = self.child("dispatch", cfg.dispatch.set(num_experts=cfg.num_experts))
+        self._gated: Gated | None = cfg.activation.build() if isinstance(cfg.activation, FunctionConfig) else None
+        self.gate: Any = self.child("gate", _up(cfg, cfg.gate)) if self._gated else None
+        self.up = self.child("up", _up(cfg, cfg.up))
+        self.down = self.child("down", _down(cfg, cfg.down))
         self.shared = self.child("shared", cfg.shared.set(dim=cfg.dim)) if cfg.shared else None
 
     def forward(self, x: Array) -> Array:
@@ -49,8 +64,23 @@ class MoEFeedForward(FeedForward):
 
     def _routed(self, x: Array, weights: Array, experts: Array) -> Array:
         sent = self.dispatch.send(x, experts)
-        y = sent.through(lambda rows, sizes: self.experts(rows, sizes))
-        return self.dispatch.combine(y, weights, sent)
+        return self.dispatch.combine(sent.through(self._experts), weights, sent)
+
+    def _experts(self, rows: Array, sizes: Array | None) -> Array:
+        """Maps rows as `GroupedLinear` does, `[M, dim]` or `[E, C, dim]`, each by the expert that it was sent to."""
+        up = self.up(rows, sizes)
+        hidden = self.cfg.activation(up) if self._gated is None else self._gated(self.gate(rows, sizes), up)
+        return self.down(self.tag("hidden", hidden), sizes)
+
+
+def _up(cfg: MoEFeedForward.Config, to: GroupedLinear.Config) -> GroupedLinear.Config:
+    shape = {"in_dim": cfg.dim, "in_axis": "embed", "out_dim": cfg.hidden_dim, "out_axis": "mlp"}
+    return to.set(num_experts=cfg.num_experts, **shape)
+
+
+def _down(cfg: MoEFeedForward.Config, to: GroupedLinear.Config) -> GroupedLinear.Config:
+    shape = {"in_dim": cfg.hidden_dim, "in_axis": "mlp", "out_dim": cfg.dim, "out_axis": "embed"}
+    return to.set(num_experts=cfg.num_experts, **shape)
 
 
 class WeightedFeedForward(FeedForward):

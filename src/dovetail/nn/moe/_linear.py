@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear maps of experts, a weight for each.
 
-Shape letters: M rows, E experts, C rows of each expert.
+Shape letters: M rows, E experts, C rows of each expert, K inputs, N outputs.
 """
 
 import abc
@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, FunctionConfig, config_for
-from dovetail.module import Init, Module, constant, variance_scaling
+from dovetail.module import Init, constant, variance_scaling
 from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, row_groups
 
+from .._linear import LinearMap
 
-class GroupedLinear(Module, abc.ABC):
+
+class GroupedLinear(LinearMap, abc.ABC):
     """The interface: a map for each expert, from `in_dim` to `out_dim`."""
 
-    class Config(Module.Config):
+    class Config(LinearMap.Config):
         num_experts: int = REQUIRED
         in_dim: int = REQUIRED
         out_dim: int = REQUIRED
@@ -31,6 +33,11 @@ class GroupedLinear(Module, abc.ABC):
         Args:
             sizes: `[E]`, how many rows each expert has; None: x has a dimension for the experts.
         """
+
+
+def grouped_product(kernel: GroupedMatmul, x: Array, weight: Array, sizes: Array | None) -> Array:
+    """Returns the rows of `x`, as `GroupedLinear` takes them, times the matrices of their experts, `[E, K, N]`."""
+    return jnp.einsum("eci,eio->eco", x, weight) if sizes is None else kernel(x, weight, sizes)
 
 
 class DenseGroupedLinear(GroupedLinear):
@@ -51,10 +58,9 @@ class DenseGroupedLinear(GroupedLinear):
             self.param("bias", shape, axes=axes, init=constant(0.0), in_dims=(), out_dims=())
 
     def forward(self, x: Array, sizes: Array | None) -> Array:
-        if sizes is None:
-            y = jnp.einsum("eci,eio->eco", x, self.weight)
-            return y + self.bias[:, None] if self.cfg.bias else y
-        y = self._kernel(x, self.weight, sizes)
+        y = grouped_product(self._kernel, x, self.weight, sizes)
         if not self.cfg.bias:
             return y
+        if sizes is None:
+            return y + self.bias[:, None]
         return y + self.bias.at[row_groups(sizes, x.shape[0])].get(mode="fill", fill_value=0)

@@ -3,8 +3,10 @@
 
 import jax
 
+from dovetail.config import config_for
 from dovetail.models import CausalLM
 from dovetail.nn import Attention, GatedFeedForward, PatternStack, RMSNorm, SandwichBlock, pattern_of
+from dovetail.ops import gated
 
 
 def gemma2(
@@ -36,7 +38,7 @@ def gemma2(
         mixer=attention,
         mixer_out_norm=norm,
         ffn_norm=norm,
-        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim, activation=jax.nn.gelu),
+        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim, activation=config_for(gated, jax.nn.gelu)),
         ffn_out_norm=norm,
     )
     return CausalLM.Config(

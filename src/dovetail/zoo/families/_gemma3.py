@@ -3,6 +3,7 @@
 
 import jax
 
+from dovetail.config import config_for
 from dovetail.models import CausalLM
 from dovetail.nn import (
     Attention,
@@ -14,6 +15,7 @@ from dovetail.nn import (
     SandwichBlock,
     pattern_of,
 )
+from dovetail.ops import gated
 
 
 def gemma3(
@@ -53,7 +55,7 @@ def gemma3(
         mixer=attention,
         mixer_out_norm=norm,
         ffn_norm=norm,
-        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim, activation=jax.nn.gelu),
+        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim, activation=config_for(gated, jax.nn.gelu)),
         ffn_out_norm=norm,
     )
     near, far = RoPE.Config(theta=10_000.0), RoPE.Config(theta=1_000_000.0)

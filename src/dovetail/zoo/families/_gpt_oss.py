@@ -7,7 +7,6 @@ from dovetail.nn import (
     Attention,
     DenseGroupedLinear,
     DenseLinear,
-    GatedExperts,
     MoEFeedForward,
     PatternStack,
     PreNormBlock,
@@ -59,7 +58,10 @@ def gpt_oss(
         hidden_dim=hidden_dim,
         num_experts=num_experts,
         router=TopKRouter.Config(top_k=top_k, bias=True),
-        experts=GatedExperts.Config(activation=config_for(clamped_swiglu), gate=each, up=each, down=each),
+        activation=config_for(clamped_swiglu),
+        gate=each,
+        up=each,
+        down=each,
     )
     block = PreNormBlock.Config(mixer_norm=norm, mixer=attention, ffn_norm=norm, ffn=experts)
     pattern = pattern_of(block, {"mixer.window": (window, None)})
