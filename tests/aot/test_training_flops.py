@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.aot import count_training_flops
+from dovetail.aot import count_training_flops, training_flops_by_scope
 
 X, W = jnp.ones((4, 8)), jnp.ones((8, 8))
 ONE = 2 * 4 * 8 * 8  # A product of the two.
@@ -44,3 +44,22 @@ def test_products_count_once_forward_and_once_for_each_side_that_needs_a_gradien
 
 def test_without_anything_to_train_the_forward_pass_is_left():
     assert count_training_flops(loop, W, False, X).flops == 5 * ONE
+
+
+def test_work_has_the_scopes_that_it_is_in_through_loops_and_calls():
+    def step(carry, _):
+        with jax.named_scope("layer"):
+            return jax.jit(lambda x: jax.named_scope("up")(jnp.dot)(x, W))(carry), None
+
+    def scoped(w, x):
+        with jax.named_scope("model"):
+            x = x @ w
+            with jax.named_scope("stack"):
+                return jnp.sum(jax.lax.scan(step, x, None, length=5)[0])
+
+    found = training_flops_by_scope(scoped, W, True, X)
+    assert {scope: work.flops for scope, work in found.items()} == {
+        "model": 2 * ONE,
+        "model/stack/layer/up": 5 * 2 * ONE,
+    }
+    assert sum(work.flops for work in found.values()) == count_training_flops(scoped, W, True, X).flops

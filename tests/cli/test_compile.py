@@ -15,7 +15,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def test_show_prints_the_config_for_the_hardware(capsys):
-    assert main(["show", "llama2-70b", "--on", "tpu-v5p-1024"]) == 0
+    assert main(["show", "llama2-70b", "--full", "--on", "tpu-v5p-1024"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "mesh.fsdp = 512" in lines
     assert "compute_dtype = 'bfloat16'" in lines
@@ -31,7 +31,8 @@ def test_diff_between_hardware_shows_only_what_hardware_changes(capsys):
 
 
 def test_overrides_win_and_are_known_to_the_rules(capsys):
-    assert main(["show", "llama2-7b", "--on", "tpu-v5p-512", "remat=full", "input.batch_size=512", "mesh.data=2"]) == 0
+    changes = ["remat=full", "input.batch_size=512", "mesh.data=2"]
+    assert main(["show", "llama2-7b", "--full", "--on", "tpu-v5p-512", *changes]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"remat = 'full'", "mesh.data = 2", "mesh.fsdp = 256"} <= set(lines)
 

@@ -8,8 +8,8 @@ from dovetail.config import from_json
 from dovetail.zoo import RECIPES, recipe
 
 
-def test_show_prints_canonical_text_with_overrides(capsys):
-    assert main(["show", "tiny-lm", "steps=7", "model.stack.num_layers=2"]) == 0
+def test_show_full_prints_canonical_text_with_overrides(capsys):
+    assert main(["show", "tiny-lm", "--full", "steps=7", "model.stack.num_layers=2"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "(root) = dovetail.train.Trainer.Config"
     assert "steps = 7" in out

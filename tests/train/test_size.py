@@ -4,10 +4,12 @@
 Shapes are abstract: models of any size are counted in a fraction of a second.
 """
 
+import jax
 import pytest
 
 from dovetail.config import modify, override, replace_all, visit
 from dovetail.models import MultiTokenPrediction
+from dovetail.module import init, specs
 from dovetail.nn import Attention, Capacity, DenseLinear, LoRALinear, MoEFeedForward
 from dovetail.ops import (
     AttentionKernel,
@@ -19,8 +21,8 @@ from dovetail.ops import (
     SplashAttention,
 )
 from dovetail.plan import on_hardware
-from dovetail.train import size_of
-from dovetail.zoo import recipe
+from dovetail.train import init_state, parts_of, size_of
+from dovetail.zoo import RECIPES, recipe
 
 
 def causal(length: int, window: int | None = None) -> float:
@@ -138,3 +140,26 @@ def test_a_smaller_window_is_less_work_and_all_scores_are_not():
     narrow = modify(Attention.Config, lambda attention: attention.set(window=4))(cfg)
     assert size_of(narrow).flops_per_token < size_of(cfg).flops_per_token
     assert size_of(narrow).full_flops_per_token == size_of(cfg).full_flops_per_token
+
+
+@pytest.mark.parametrize("name", ["tiny-lm", "deepseek-v3-tiny", "hybrid-tiny"])
+def test_the_parts_of_a_run_are_all_of_it(name):
+    cfg = recipe(name)
+    parts, size = parts_of(cfg), size_of(cfg)
+    assert sum(part.parameters for part in parts.values()) == size.parameters == RECIPES[name].parameters
+    state = jax.eval_shape(lambda: init_state(init(cfg.model.build(), jax.random.key(0)), _learner(cfg)))
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.learner))
+    assert sum(part.optimizer_bytes for part in parts.values()) == held
+
+
+def _learner(cfg):
+    return cfg.learner.build(specs=specs(cfg.model.build()), steps=cfg.steps)
+
+
+def test_a_part_takes_six_operations_for_each_parameter_that_a_token_meets():
+    parts = parts_of(recipe("tiny-lm"))
+    up, norm, mixer = (parts[f"model.stack.layer.{name}"] for name in ("ffn.up", "ffn_norm", "mixer"))
+    assert up.flops_per_token == 6 * up.parameters == 6 * 4 * 128 * 320
+    assert (up.parameter_bytes, norm.optimizer_bytes) == (4 * up.parameters, 2 * norm.parameter_bytes)
+    assert mixer.parameters == 0  # Its own work are the scores.
+    assert 0 < mixer.flops_per_token < mixer.full_flops_per_token

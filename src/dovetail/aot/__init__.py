@@ -15,5 +15,6 @@ from ._memory import Memory as Memory
 from ._paths import config_path as config_path
 from ._paths import is_kept as is_kept
 from ._training_flops import count_training_flops as count_training_flops
+from ._training_flops import training_flops_by_scope as training_flops_by_scope
 from ._work import copied_bytes as copied_bytes
 from ._work import count_compiled_flops as count_compiled_flops

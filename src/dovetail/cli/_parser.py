@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     add_list(command("list", "List the recipes, all or those that some words describe."))
-    show = command("show", "Print the config of a recipe; with --mesh, its parameters on that mesh.", recipe="recipe")
+    show = command("show", "Print what a recipe is made of; with --mesh, its parameters on that mesh.", recipe="recipe")
     add_show(_placed(show))
     add_diff(command("diff", "Print what differs between two recipes, or between one on two kinds of hardware."))
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))

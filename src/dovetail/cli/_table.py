@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_NUMBER = re.compile(r"[\d,.]+ ?[KMGTPEB]?(iB)?|-|")
+_NUMBER = re.compile(r"[\d,.]+ ?[KMGTPEZYB]?(iB)?|-|")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -29,6 +29,15 @@ def short(number: float) -> str:
     ('54.2K', '6.74B', '406B', '2,500T')
     """
     return _scaled(number, 1000, ("", "K", "M", "B", "T"))
+
+
+def operations(number: float) -> str:
+    """Returns a number of floating-point operations in three digits.
+
+    >>> operations(8_064_000), operations(4.2e24)
+    ('8.06M', '4.20Y')
+    """
+    return _scaled(number, 1000, ("", "K", "M", "G", "T", "P", "E", "Z", "Y"))
 
 
 def size(num_bytes: float) -> str:

@@ -6,6 +6,8 @@ from ._base import fields_of as fields_of
 from ._component import Component as Component
 from ._component import Incomplete as Incomplete
 from ._component import MissingFieldsError as MissingFieldsError
+from ._component import built_configs as built_configs
+from ._component import missing_fields as missing_fields
 from ._errors import ConfigError as ConfigError
 from ._errors import did_you_mean as did_you_mean
 from ._function import FunctionConfig as FunctionConfig
@@ -17,6 +19,8 @@ from ._modify import Modifier as Modifier
 from ._modify import chain as chain
 from ._modify import modify as modify
 from ._modify import replace_all as replace_all
+from ._outline import Outlined as Outlined
+from ._outline import outline as outline
 from ._override import override as override
 from ._override import split_override as split_override
 from ._report import Change as Change

@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 # A component sets the owner of its config class.
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -29,6 +30,8 @@ class Incomplete(ConfigError):
 
 # What the build in progress has found missing: lines "path: type". One list for each outermost `build`.
 _missing: ContextVar[list[str] | None] = ContextVar("missing", default=None)
+# The configs that were built, by path, where somebody asks for them.
+_built: ContextVar[dict[str, ConfigBase] | None] = ContextVar("built", default=None)
 
 
 class Component:
@@ -83,8 +86,21 @@ class Component:
 Component.Config._owner = Component  # The one class that __init_subclass__ does not see.
 
 
+@contextlib.contextmanager
+def built_configs() -> Iterator[dict[str, ConfigBase]]:
+    """Yields a dict that is filled with each config that is built inside, by path: with what its parent set in it."""
+    built: dict[str, ConfigBase] = {}
+    token = _built.set(built)
+    try:
+        yield built
+    finally:
+        _built.reset(token)
+
+
 def guarded_build(cfg: ConfigBase, make: Any, path: str) -> Any:
     """Runs `make()` if `cfg` is complete; the outermost call turns all that is missing into one error."""
+    if path and (built_so_far := _built.get()) is not None:
+        built_so_far[path] = cfg
     found = _missing.get()
     if found is not None:
         _note_missing(cfg, path, found)
@@ -104,6 +120,11 @@ def guarded_build(cfg: ConfigBase, make: Any, path: str) -> Any:
     if found:
         raise _report(cfg, found)
     return built
+
+
+def missing_fields(cfg: ConfigBase) -> list[str]:
+    """Returns the paths of the fields that are not set and that no parent can fill: `build` would ask for them."""
+    return [line.partition(":")[0] for line in _missing_fields(cfg, "", given=frozenset())]
 
 
 def _note_missing(cfg: ConfigBase, path: str, found: list[str]) -> None:

@@ -8,7 +8,9 @@ from ._observers import TensorBoard as TensorBoard
 from ._observers import Terminal as Terminal
 from ._program import DTYPES as DTYPES
 from ._program import Program as Program
+from ._size import Part as Part
 from ._size import Size as Size
+from ._size import parts_of as parts_of
 from ._size import size_of as size_of
 from ._step import TrainState as TrainState
 from ._step import abstract_batch as abstract_batch

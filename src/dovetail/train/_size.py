@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run costs, known from its config alone."""
+"""What a run costs, as a whole and by its parts, known from its config alone."""
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import jax
 
-from dovetail.aot import count_training_flops
+from dovetail.aot import config_path, training_flops_by_scope
 from dovetail.config import replace_all
 from dovetail.module import abstract, specs
 from dovetail.nn import Dispatch, Dropless
@@ -22,16 +23,60 @@ class Size(NamedTuple):
     full_flops_per_token: float  # The same with all scores of attention, as others count.
 
 
+class Part(NamedTuple):
+    """What a module takes by itself, without those inside it."""
+
+    parameters: int
+    parameter_bytes: int
+    optimizer_bytes: int  # The state that the learner keeps for its parameters.
+    flops_per_token: float  # As in `Size`.
+    full_flops_per_token: float
+
+
 def size_of(cfg: Any) -> Size:
     """Returns the size of the run that the config of a trainer describes; nothing is made or compiled."""
+    parts = parts_of(cfg).values()
+    return Size(
+        sum(part.parameters for part in parts),
+        sum(part.flops_per_token for part in parts),
+        sum(part.full_flops_per_token for part in parts),
+    )
+
+
+def parts_of(cfg: Any) -> dict[str, Part]:
+    """Returns what each module with parameters or work of its own takes, by path; nothing is made or compiled.
+
+    The state of the learner that belongs to no parameter is at `learner`.
+    """
     # Every token goes to all experts that are chosen for it, and none is a row more.
-    model_cfg = replace_all(Dispatch.Config, lambda _: Dropless.Config(), missing="ok")(cfg.model)
-    model = model_cfg.build(path="model")
-    params, learner = abstract(model), cfg.learner.build(path="learner", specs=specs(model), steps=cfg.steps)
+    model = replace_all(Dispatch.Config, lambda _: Dropless.Config(), missing="ok")(cfg.model).build(path="model")
+    tree, params = specs(model), abstract(model)
+    learner = cfg.learner.build(path="learner", specs=tree, steps=cfg.steps)
     assert isinstance(learner, Learner)
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(Part._fields))
+    owners = jax.tree_util.tree_map_with_path(_owner, params)
+    for owner, leaf in zip(jax.tree.leaves(owners), jax.tree.leaves(params), strict=True):
+        found[owner][0] += leaf.size
+        found[owner][1] += _bytes(leaf)
+    state = jax.eval_shape(learner.init, params)
+    for owner, leaf in zip(
+        jax.tree.leaves(learner.like_params(params, owners, "learner")), jax.tree.leaves(state), strict=True
+    ):
+        found[owner][2] += _bytes(leaf)
     shape = (cfg.input.batch_size, cfg.input.seq_len)
-    loss = loss_function(model, dtype=None)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    work = count_training_flops(loss, params, learner.trained, abstract_batch(*shape), key)
-    tokens = shape[0] * shape[1]
-    return Size(sum(leaf.size for leaf in jax.tree.leaves(params)), work.flops / tokens, work.full / tokens)
+    inputs = (params, learner.trained, abstract_batch(*shape), key)
+    for scope, work in training_flops_by_scope(loss_function(model, dtype=None), *inputs).items():
+        place = found[config_path([scope], tree) or "model"]
+        place[3] += work.flops / (shape[0] * shape[1])
+        place[4] += work.full / (shape[0] * shape[1])
+    return {path: Part(*map(int, values[:3]), *values[3:]) for path, values in found.items()}
+
+
+def _owner(keys: tuple[Any, ...], leaf: Any) -> str:
+    """Returns the path of the module that a parameter belongs to."""
+    return ".".join(["model", *(key.key for key in keys[:-1])])
+
+
+def _bytes(leaf: Any) -> int:
+    return leaf.size * leaf.dtype.itemsize
