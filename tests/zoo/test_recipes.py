@@ -34,5 +34,6 @@ def test_a_glob_names_the_run_after_its_directory(tmp_path):
     own: Any = on_text(recipe("llama3-tiny").set(directory=REQUIRED), [pattern])
     assert own.directory == "runs/text-books"
     assert isinstance(own.input.dataset, TextDataset.Config)
-    assert isinstance(own.input.dataset.source.source, TextFiles.Config)
-    assert list(own.input.dataset.source.source.files) == [pattern]
+    source: Any = own.input.dataset.source
+    assert isinstance(source.source, TextFiles.Config)
+    assert list(source.source.files) == [pattern]

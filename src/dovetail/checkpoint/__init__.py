@@ -7,3 +7,5 @@ from ._checkpointer import StoredConfig as StoredConfig
 from ._checkpointer import load_config as load_config
 from ._errors import CheckpointError as CheckpointError
 from ._errors import CorruptionError as CorruptionError
+from ._leaves import LeafInfo as LeafInfo
+from ._leaves import flatten as flatten

@@ -217,6 +217,10 @@ class Checkpointer(Component):
         """Returns the finished steps, oldest first. Whether they are undamaged shows when one is restored."""
         return together(lambda: finished_steps(self.directory))
 
+    def leaves(self, step: int) -> Mapping[str, LeafInfo]:
+        """Returns what the leaves of a step are, by path. Reads no arrays."""
+        return together(lambda: read_manifest(step_path(self.directory, step)), everywhere=True).leaves
+
     def latest(self) -> int | None:
         """Returns the newest finished step."""
         return max(self.steps(), default=None)

@@ -11,10 +11,12 @@ from ._resolve import start
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("--text", nargs="+", default=[], metavar="FILE", help=_TEXT)
+    parser.add_argument("--from", dest="init_from", metavar="RUN", help=_FROM)
     parser.set_defaults(run=_train)
 
 
 _TEXT = "your text to train on, the last of it held out: .txt, .jsonl or .parquet files or globs, .gz and .zst too"
+_FROM = "the directory of a run, or of a step (runs/x/checkpoints/step_600), to start from its weights"
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -22,9 +24,11 @@ def _train(args: argparse.Namespace) -> int:
     overrides = [*args.overrides, *(text for text in args.text if text not in files)]
 
     def change(cfg: Any) -> Any:
+        from dovetail.train import InitFrom
         from dovetail.zoo.recipes import on_text
 
-        return on_text(cfg, files) if files else cfg
+        cfg = on_text(cfg, files) if files else cfg
+        return cfg if args.init_from is None else cfg.set(init_from=InitFrom(path=args.init_from))
 
     start(args.recipe, overrides, args.mesh, args.on, change).build().run()
     return 0

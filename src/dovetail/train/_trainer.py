@@ -20,6 +20,7 @@ from dovetail.optim import Learner
 from dovetail.parallel import Mesh, MeshRule, is_first
 from dovetail.progress import phase
 
+from ._initial import InitFrom, check_init_from, initial_state
 from ._meter import Meter, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._processes import asked_to_stop
@@ -47,6 +48,7 @@ class Trainer(Component):
         learner: Learner.Config = REQUIRED
         input: Input.Config = REQUIRED
         eval_input: Input.Config | None = None
+        init_from: InitFrom | None = None  # Whose weights it starts from; a run that goes on has its own.
         steps: int = REQUIRED
         directory: str = REQUIRED
         checkpoint: Checkpointer.Config = Checkpointer.Config()  # Its directory is set by the run.
@@ -94,7 +96,7 @@ class Trainer(Component):
         directory = _made(Path(self.cfg.directory))
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         with checkpointer, _interruptible() as interrupted:
-            state, batches = self._restored(checkpointer)
+            state, batches, said = self._restored(checkpointer)
             done = int(state.step)
             if is_first():  # Not before: a directory that holds another run is left as it is.
                 (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
@@ -102,6 +104,7 @@ class Trainer(Component):
             peak = peak_of(self._devices.all, self.cfg.compute_dtype)
             about += f"Peak: {peak.text}. "
             about += f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}."
+            about += f"\n{said}" if said else ""
             for observer in self.observers:
                 observer.start(directory, done + 1, self.cfg.steps, about)
             try:
@@ -115,16 +118,18 @@ class Trainer(Component):
             print(f"Stopped after step {int(state.step)}, which is saved. To go on, run the same command again.")
         return state
 
-    def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any]:
+    def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any, str]:
+        """Returns state and batches that the run starts or goes on with, and what there is to say about that."""
         batches, program = self._devices.batches(self.input), self._program
-        start = self._devices.jit(program.init, out_shardings=program.shardings)
+        check_init_from(self.cfg)
         if checkpointer.latest() is None:
             with phase("initialising the parameters"):
-                return jax.block_until_ready(start(jax.random.key(self.cfg.seed))), batches
+                state, said = initial_state(program, self.cfg, self.input.tokenizer)
+                return state, batches, said
         with phase("restoring the last checkpoint"):
             restored = checkpointer.restore(program.abstract_state())
         batches.set_state(restored.data_state)
-        return restored.state, batches
+        return restored.state, batches, "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
 
     def _loop(
         self,
