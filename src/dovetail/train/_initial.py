@@ -20,6 +20,7 @@ from ._step import TrainState, init_state
 
 _STEP = re.compile(r"step_(\d+)")
 _SHOWN = 20  # Parameters in a message.
+_ALLOW = "To take what fits, and start the rest from scratch: init_from.strict=False"
 _NOTHING = "Nothing of it does: it is another model. Set model... as that run did; `dovetail show RUN` prints it."
 
 
