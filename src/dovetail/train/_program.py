@@ -40,10 +40,7 @@ class Program:
 
     def compiled(self, state: TrainState, batch: Batch) -> Callable[..., Any]:
         """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state."""
-        with phase("tracing"), self.devices.ambient():
-            lowered = jax.jit(self._step(), **self._options()).lower(state, batch)
-        with phase("compiling"):
-            return lowered.compile()
+        return self._compile(jax.jit(self._step(), **self._options()), state, batch)
 
     def traced(self) -> Any:
         """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet."""
@@ -53,9 +50,17 @@ class Program:
             return jax.jit(self._step(), **self._options()).trace(*inputs)
 
     def eval_step(self) -> Callable[..., Any]:
-        """Returns the compiled `eval_step(params, batch)`: sums of loss, weight and hits."""
+        """Returns `eval_step(params, batch)`: sums of loss, weight and hits; compiled when it is first called."""
         step = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
-        return self.devices.jit(step, out_shardings=self.devices.everywhere)
+        jitted = jax.jit(step, out_shardings=self.devices.everywhere)
+        compiled: list[Callable[..., Any]] = []  # One: all batches of an input have one shape.
+
+        def run(params: Any, batch: Batch) -> Any:
+            if not compiled:
+                compiled.append(self._compile(jitted, params, batch))
+            return compiled[0](params, batch)
+
+        return run
 
     def generate(self, max_new: int, sampling: Sampling, inputs: Any = None) -> Callable[..., Any]:
         """Returns the compiled `generate(params, prompts, lengths, key)`: new tokens.
@@ -74,10 +79,7 @@ class Program:
 
         if inputs is None:
             return self.devices.jit(run, out_shardings=self.devices.everywhere)
-        with self.devices.ambient(), phase("tracing"):
-            lowered = jax.jit(run, out_shardings=self.devices.everywhere).lower(*inputs)
-        with phase("compiling"):
-            return lowered.compile()
+        return self._compile(jax.jit(run, out_shardings=self.devices.everywhere), *inputs)
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""
@@ -87,6 +89,12 @@ class Program:
         """Returns shapes, dtypes and places of the state."""
         state = jax.eval_shape(lambda: self.init(jax.random.key(0)))
         return state if self.shardings is None else jax.tree.map(_placed, state, self.shardings)
+
+    def _compile(self, jitted: Any, *inputs: Any) -> Callable[..., Any]:
+        with phase("tracing"), self.devices.ambient():
+            lowered = jitted.lower(*inputs)
+        with phase("compiling"):
+            return lowered.compile()
 
     def _step(self) -> Callable[..., Any]:
         cfg, layout = self._cfg, self.devices.layout

@@ -124,7 +124,8 @@ def load_trained(cfg: Any, *, files: Mapping[str, bytes] | None = None, step: in
         step: of the checkpoint; the newest by default.
     """
     program = Program(cfg, batch=Batch(rows=0, tokens=0))  # No batch of a training step, so none that must be split.
-    with Checkpointer.Config(directory=str(Path(cfg.directory) / "checkpoints")).build() as checkpointer:
+    directory = str(Path(cfg.directory) / "checkpoints")
+    with phase("restoring the checkpoint"), Checkpointer.Config(directory=directory).build() as checkpointer:
         state: TrainState = checkpointer.restore(_published(program.abstract_state(), cfg), step, partial=True).state
     tokenizer = cfg.input.tokenizer.build(path="input.tokenizer", files=files)
     return Trained(program, averaged(state, cfg), tokenizer, int(state.step))
