@@ -22,6 +22,7 @@ from dovetail.optim import (
     AdamW,
     ConstantSchedule,
     CosineSchedule,
+    Group,
     Learner,
     Lion,
     Muon,
@@ -97,7 +98,10 @@ def test_clipped_decayed_scheduled_averaged_and_skipped_as_in_the_reference(spec
     # Gradients below and above the limit of 5; the fourth is not a number.
     grads: list[Any] = [jax.tree.map(lambda x, i=i: x * 0.1 * (1 + i), arrays(i)) for i in range(6)]
     bad = jax.tree.map(lambda x: x * np.where(x == x.max(), np.nan, 1.0), grads[3])
-    cfg = CFG.set(weight_decay=WeightDecay.Config(rate=0.2, overrides={"embedding.*": 0.3, "up.*": 0.0}))
+    cfg = CFG.set(
+        weight_decay=WeightDecay.Config(rate=0.2),
+        groups=(Group(paths=("embedding.*",), decay=0.3), Group(paths=("up.*",), decay=0.0)),
+    )
     _, make, update = compiled(cfg)
     params = jax.tree.map(jnp.float32, arrays(99))
     params, state, metrics = run(update, params, make(params), [*grads[:3], bad, *grads[4:]])
@@ -320,8 +324,8 @@ def test_a_decoder_learns():
     [
         ({"clip_norm": 0.0}, "learner (Learner): clip_norm is 0.0, expected a positive number, or None."),
         (
-            {"weight_decay": WeightDecay.Config(overrides={"up.weights": 0.0})},
-            "learner.weight_decay (WeightDecay): overrides: 'up.weights' fits no parameter. Nearest are:\n"
+            {"trained": ("up.weights",)},
+            "learner (Learner): trained: 'up.weights' fits no parameter. Nearest are:\n"
             "    up.weight\n    head.weight\n    layer.experts.weight\n"
             "  A pattern is compared with the whole path; * stands for any characters.",
         ),

@@ -68,13 +68,15 @@ def test_each_matrix_is_orthogonalised_on_its_own(nesterov, rms, specs, arrays):
 
 
 def test_the_rest_goes_to_adamw_at_its_own_rate(specs, arrays):
-    got = run(Muon.Config(rest=AdamW.Config(b2=0.9), rest_ratio=0.5), specs, arrays)
+    cfg = Muon.Config(rest=AdamW.Config(b2=0.9), rest_ratio=0.5)
+    got, rates = run(cfg, specs, arrays), by_path(cfg.build().rates(specs))
     adam = run(AdamW.Config(b2=0.9), specs, arrays)
     rest = set(got[0]) - set(MATRICES)
     assert rest == {"embedding.table", "head.weight", "layer.attention.query.bias", "layer.norm.scale"}
     for t in range(STEPS):
         for path in rest:
-            np.testing.assert_allclose(got[t][path], 0.5 * adam[t][path], rtol=1e-14)
+            np.testing.assert_allclose(got[t][path], adam[t][path], rtol=1e-14)
+    assert rates == dict.fromkeys(MATRICES, 1.0) | dict.fromkeys(rest, 0.5)
 
 
 def test_the_rest_may_go_to_any_optimizer(specs, arrays):

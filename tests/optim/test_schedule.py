@@ -126,7 +126,7 @@ def test_warmup_and_cosine_are_those_of_optax():
 
 
 def test_a_schedule_takes_over_peak_and_warmup_of_the_one_it_replaces():
-    new = replace_all(Schedule.Config, WSDSchedule.Config(decay_steps=5))(CosineSchedule.Config(**END))
+    new: Any = replace_all(Schedule.Config, WSDSchedule.Config(decay_steps=5))(CosineSchedule.Config(**END))
     assert (new.peak, new.warmup_steps, new.decay_steps) == (PEAK, WARMUP, 5)
 
 

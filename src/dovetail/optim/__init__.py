@@ -6,6 +6,11 @@ from ._accumulate import one_after_the_other as one_after_the_other
 from ._accumulate import value_and_grad as value_and_grad
 from ._adafactor import Adafactor as Adafactor
 from ._ema import EMA as EMA
+from ._group import Group as Group
+from ._group import Projection as Projection
+from ._group import unit_norm as unit_norm
+from ._groups import is_hidden_matrix as is_hidden_matrix
+from ._groups import is_matrix as is_matrix
 from ._learner import Learner as Learner
 from ._learner import LearnerState as LearnerState
 from ._muon import Muon as Muon

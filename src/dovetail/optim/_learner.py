@@ -16,6 +16,7 @@ from dovetail.ops import target
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
+from ._group import Group, Treatment, table, treatments
 from ._groups import by_path, frozen_except, is_frozen
 from ._norm import clip_by_norm, global_norm
 from ._optimizer import AdamW, Optimizer
@@ -36,7 +37,7 @@ class LearnerState(NamedTuple):
 
 
 class Learner(Component):
-    """Clips, optimizes, decays, and averages; for parameters with the specs it is built with.
+    """Clips, optimizes, decays, projects, and averages; for parameters with the specs it is built with.
 
     `cfg.build(specs=specs(model), steps=...)`, then `init` once and `update` in each step. Both are pure: they can be
     jitted, work on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the
@@ -54,6 +55,7 @@ class Learner(Component):
         weight_decay: WeightDecay.Config | None = WeightDecay.Config()
         ema: EMA.Config | None = None
         skip: Skip.Config | None = Skip.Config()
+        groups: tuple[Group, ...] = ()  # Parameters with a rate, a decay or a projection of their own.
         trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
@@ -67,14 +69,20 @@ class Learner(Component):
         expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
         self._specs = frozen_except(cfg.trained, specs, f"{where(self)}: trained")
         learned = self._learned(specs)
-        self._transformation = self._child("optimizer").transformation(learned)
+        optimizer: Optimizer = self._child("optimizer")
+        self._transformation = optimizer.transformation(learned)
         decay: WeightDecay | None = self._child("weight_decay")
-        self._decay_rates = decay.rates(learned) if decay else jax.tree.map(lambda _: 0.0, learned)
+        decays = decay.rates(learned) if decay else jax.tree.map(lambda _: 0.0, learned)
+        self._treatments = treatments(cfg.groups, learned, optimizer.rates(learned), decays, self._path or "learner")
 
     @property
     def trained(self) -> Any:
         """A tree like the parameters, of booleans: whether a parameter is trained, or stays as it is."""
         return jax.tree.map(lambda spec: not is_frozen(spec), self._specs)
+
+    def __str__(self) -> str:
+        """Which group each parameter is in, its rate relative to the schedule, its decay and its projection."""
+        return table(self._specs, self._treatments)
 
     def _child(self, field: str, **kwargs: Any) -> Any:
         cfg = getattr(self.cfg, field)
@@ -102,7 +110,7 @@ class Learner(Component):
             loss: if given, it has to be finite for the step not to be skipped.
 
         Metrics: `learning_rate`; `grad_norm`, before clipping; `param_norm`, after the update; `skipped`, the number of
-        steps skipped so far; if asked for, `update_norm`, zero in a skipped step.
+        steps skipped so far; if asked for, `update_norm`, before projections, zero in a skipped step.
         """
         wide, grads = widen((params, grads))
         learned, slopes = self._learned(wide), self._learned(grads)
@@ -114,8 +122,8 @@ class Learner(Component):
             clip = self.cfg.clip_norm
             clipped = slopes if clip is None else clip_by_norm(slopes, grad_norm, clip)
             directions, optimizer = self._transformation.update(clipped, state.optimizer, learned)
-            updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, learned, self._decay_rates)
-            new = jax.tree.map(_changed, self._specs, wide, grads, updates)
+            updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, learned, self._treatments)
+            new = jax.tree.map(_changed, self._specs, wide, grads, updates, self._treatments)
             new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
             count = state.num_updates + 1
             ema = self.ema.update(state.ema, new, count) if self.ema else ()
@@ -190,11 +198,16 @@ def _either(accepted: Array, change: Callable[[], Any], stay: Callable[[], Any])
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
 
 
-def _changed(spec: ParamSpec, value: Array, gradient: Array, update: Array) -> Array:
-    """Returns the next value of a parameter; there is no update for one with a rule of its own."""
-    return spec.changed(value, gradient) if spec.rule else value + update
+def _changed(spec: ParamSpec, value: Array, gradient: Array, update: Any, how: Any) -> Array:
+    """Returns the next value of a parameter; there are no update and treatment for one with a rule of its own."""
+    if spec.rule:
+        return spec.changed(value, gradient)
+    return how.project(value + update) if how.project else value + update
 
 
-def _scaled(rate: Array, direction: Array, param: Array, decay: float) -> Array:
+def _scaled(rate: Array, direction: Array, param: Array, how: Treatment) -> Array:
     """Returns the update: minus the learning rate times direction and decay."""
-    return -rate.astype(param.dtype) * (direction + decay * param if decay else direction)
+    rate = rate.astype(param.dtype)
+    if not (isinstance(how.rate, float) and how.rate == 1.0):
+        rate = rate * jnp.asarray(how.rate, param.dtype)
+    return -rate * (direction + how.decay * param if how.decay else direction)

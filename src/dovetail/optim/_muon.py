@@ -40,7 +40,7 @@ class Muon(Optimizer):
         rms: float | None = 0.2
         mu_dtype: DTypeLike = jnp.float32  # Of the momentum.
         rest: Optimizer.Config = AdamW.Config()
-        rest_ratio: float = 1.0  # Learning rate of the rest divided by that of the matrices.
+        rest_ratio: float = 1.0  # Learning rate of the rest, decay included, divided by that of the matrices.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -71,10 +71,14 @@ class Muon(Optimizer):
         others = jax.tree.map(lambda spec: optax.MaskedNode() if is_hidden_matrix(spec) else spec, specs)
         groups: dict[Hashable, optax.GradientTransformation] = {
             "matrices": optax.chain(kept_as(momentum, mu=cfg.mu_dtype), scale),
-            "rest": optax.chain(self.rest.transformation(others), optax.scale(cfg.rest_ratio)),
+            "rest": self.rest.transformation(others),
         }
         labels = jax.tree.map(lambda spec: "matrices" if is_hidden_matrix(spec) else "rest", specs)
         return optax.partition(groups, labels)
+
+    def rates(self, specs: Any) -> Any:
+        rest, ratio = self.rest.rates(specs), self.cfg.rest_ratio
+        return jax.tree.map(lambda spec, rate: 1.0 if is_hidden_matrix(spec) else ratio * rate, specs, rest)
 
     def _factor(self, spec: ParamSpec) -> float:
         if self.cfg.rms is None:

@@ -7,6 +7,7 @@ The dtype fields say how the state is kept; it is computed in float32.
 import abc
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
@@ -29,6 +30,10 @@ class Optimizer(Component, abc.ABC):
     @abc.abstractmethod
     def transformation(self, specs: Any) -> optax.GradientTransformation:
         """Returns the transformation. `specs` is the tree of `dovetail.module.specs`."""
+
+    def rates(self, specs: Any) -> Any:
+        """Returns what the learning rate of each parameter is multiplied by, and with it its decay."""
+        return jax.tree.map(lambda _: 1.0, specs)
 
 
 class FromOptax(Optimizer):

@@ -14,7 +14,7 @@ from dovetail.models import CausalLM
 from dovetail.module import specs
 from dovetail.nn import PatternStack, RepeatedBlock
 from dovetail.ops import AttentionKernel, QueryBlockAttention
-from dovetail.optim import AdamW, ConstantSchedule, Learner, WeightDecay
+from dovetail.optim import AdamW, ConstantSchedule, Group, Learner, WeightDecay
 from dovetail.train import init_state, train_step
 from dovetail.zoo.families import llama
 
@@ -66,7 +66,8 @@ def main() -> None:
     learner: Learner = Learner.Config(
         optimizer=AdamW.Config(b1=data.b1, b2=data.b2, eps=data.adam_eps),
         schedule=ConstantSchedule.Config(peak=data.learning_rate),
-        weight_decay=WeightDecay.Config(rate=data.weight_decay, overrides={"embedding.table": data.weight_decay}),
+        weight_decay=WeightDecay.Config(rate=data.weight_decay),
+        groups=(Group(paths=("embedding.table",), decay=data.weight_decay),),
         clip_norm=data.clip_norm,
     ).build(specs=specs(model))
     state = init_state(params_of(data.weights(), data, specs(model)), learner)
