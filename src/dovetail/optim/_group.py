@@ -160,6 +160,7 @@ def _on_each_layer(project: FunctionConfig[Projection], name: str, spec: ParamSp
         raise ConfigError(f"{place}: project cannot change {name}: {e}") from e
     if (out.shape, out.dtype) != (given.shape, given.dtype):
         raise ConfigError(
-            f"{place}: project makes {out.dtype}{list(out.shape)} of {name}, a float32{list(spec.shape)}."
+            f"{place}: project makes {out.dtype}{list(out.shape)} of {name}, which is float32{list(spec.shape)}. "
+            "It has to keep shape and dtype."
         )
     return run
