@@ -5,8 +5,10 @@
 
 The Python blocks of a page run in order, in one module. What a block prints, then `ExceptionName: message`
 if it raises, must equal the `text` block right after it; without such a block it must print nothing and not
-raise. Bash blocks do not run, but each `make X` in them must name a target of the Makefile. `--update`
-rewrites the text blocks. It adds none, so that an exception is never shown by mistake.
+raise. The commands of a `console` block run too, and must print what it shows (tools/doc_commands.py); a page that
+has one runs in a directory of its own. Bash blocks do not run, but each `make X` in them must name a target of the
+Makefile, and each `dovetail` command what there is. `--update` rewrites the text blocks. It adds none, so that an
+exception is never shown by mistake.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import traceback
 import types
 import warnings
@@ -26,6 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
+
+from doc_commands import check_bash, run_console
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -53,6 +58,13 @@ def run_page(page: Path, *, update: bool = False) -> list[str]:
         blocks = list(_blocks(lines))
     except ValueError as e:
         return [f"{page}:{e}"]
+    if any(block.info == "console" for block in blocks):
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+            return _run_blocks(page, lines, blocks, update)
+    return _run_blocks(page, lines, blocks, update)
+
+
+def _run_blocks(page: Path, lines: list[str], blocks: Sequence[Block], update: bool) -> list[str]:
     module = _page_module(page, len(lines), blocks)
     failures: list[str] = []
     outputs: list[tuple[Block, list[str]]] = []
@@ -71,6 +83,9 @@ def run_page(page: Path, *, update: bool = False) -> list[str]:
             failures.append(f"{where}: '{block.info}' would not run; a block of Python is 'python'")
         elif block.info == "bash":
             failures += [f"{where}: the Makefile has no target '{name}'" for name in _unknown_targets(block)]
+            failures += [f"{where}: {problem}" for problem in check_bash(block.body)]
+        elif block.info == "console":
+            failures += [f"{where}: {problem}" for problem in run_console(block.body)]
     if update:
         for text, output in reversed(outputs):  # from the end, so that the other line numbers stay true
             lines[text.line : text.end - 1] = [text.indent + line if line else "" for line in output]

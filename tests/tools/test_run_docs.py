@@ -30,6 +30,10 @@ def write(directory: Path, text: str) -> Path:
         "'''python\nprint()\nprint('```')\n'''\n````text\n\n'''\n````\n",
         "- item\n\n  '''python\n  if True:\n      print(' 1')\n  '''\n\n  '''text\n   1\n  '''\n",
         "````markdown\n'''python\nnever run\n'''\n````\n~~~text\n'''python\n~~~\n",
+        "'''console\n$ echo one two > a.txt\n$ cat \\\n    a.txt\none ...\n'''\n",
+        "'''console\n$ touch a\n'''\n'''python\nimport os\nassert os.listdir() == ['a']\n'''\n",
+        "'''console\n$ dovetail list tiny-lm\n...1.28M...\n$ dovetail show tiny-ml\n...no recipe...\n'''\n",
+        "'''bash\ndovetail train runs/mine steps=7 sample_prompt=...  # and more\n'''\n",
         "'''bash\ncd x && make venv test  # and make sure\n'''\n'''text\nnot an output\n'''\n",
     ],
 )
@@ -55,6 +59,14 @@ def test_true_page_passes(tmp_path, text):
         ("'''python\nx = (\n'''\n", 1, "SyntaxError: '(' was never closed (a-page.md, line 2)"),
         ("x\n'''python\nx = 1\n", 2, "this block does not end"),
         ("\n'''bash\nmake nothing\n'''\n", 2, "the Makefile has no target 'nothing'"),
+        ("'''bash\ndovetail shwo tiny-lm\n'''\n", 1, "invalid choice: 'shwo'"),
+        ("'''bash\n.venv/bin/dovetail show tiny-ml  # no\n'''\n", 1, "no recipe is called 'tiny-ml'"),
+        ("'''bash\ndovetail train tiny-lm input.dataset.source.paths=...\n'''\n", 1, "it has no field 'paths'"),
+        ("'''bash\ndovetail eval runs/mine --mesh \\\n  data=two\n'''\n", 1, "'data=two' is not AXIS=SIZE"),
+        ("'''bash\ndovetail diff tiny-lm@cpu-8 tiny-lm@tpu-v9\n'''\n", 1, "tpu-v9"),
+        ("'''console\n$ echo 1\n2\n'''\n", 1, "`echo 1` did not print what is shown, but:\n1\n"),
+        ("'''console\n$ exit 3\n'''\n", 1, "`exit 3` failed with 3:"),
+        ("'''console\n$ dovetail list nothing-like-it\n'''\n", 1, "failed with 2:\ndovetail list: "),
     ],
 )
 def test_false_page_fails_at_its_line(tmp_path, text, line, message):

@@ -2,4 +2,5 @@
 """The `dovetail` command."""
 
 from ._main import main as main
+from ._main import parsed as parsed
 from ._resolve import resolve as resolve

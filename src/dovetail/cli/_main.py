@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     As a program, without `argv`, it also says on standard error what it is doing, if that takes a while.
     """
-    args = _parsed(argv)
+    args = parsed(argv)
     shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
@@ -57,7 +57,7 @@ def _progress() -> Iterator[None]:
         yield
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses the arguments; overrides may stand after an option, where argparse does not look for them."""
     commands = parser()
     args, rest = commands.parse_known_args(argv)
