@@ -35,8 +35,10 @@ from dovetail.cli import main
         ),
         (
             ["train", "tiny-lm", "learner.schedule=cosine"],
-            "dovetail train: learner.schedule: expected Schedule.Config, found 'cosine'.\n"
-            "  Schedule.Config cannot be written in one value: set its fields, as in learner.schedule.peak=...\n",
+            "dovetail train: learner.schedule: expected Schedule.Config, found 'cosine'. "
+            "Did you mean 'CosineSchedule'?\n"
+            "  It takes one of: ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule, WSDSchedule."
+            " Fields are set as in learner.schedule.peak=...\n",
         ),
     ],
 )

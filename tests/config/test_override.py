@@ -193,9 +193,9 @@ REFUSED = [
     ("a=1j", "a: 1j (builtins.complex) is not a config value."),
     ("dt=float33", "dt: expected dtype, found 'float33'."),
     ("norm=rms", "norm: expected Norm.Config, found 'rms'.\n"
-     "  Norm.Config cannot be written in one value: set its fields, as in norm.dim=..."),
+     "  It takes one of: Norm. Fields are set as in norm.dim=..."),
     ("onorm=rms", "onorm: expected Norm.Config | None, found 'rms'.\n"
-     "  Norm.Config cannot be written in one value: set its fields, as in onorm.dim=..."),
+     "  It takes one of: Norm, None. Fields are set as in onorm.dim=..."),
     ("i", "'i' is not an override. Write path=value, as in model.dim=8."),
     ("=3", "'=3' is not an override. Write path=value, as in model.dim=8."),
     ("", "'' is not an override. Write path=value, as in model.dim=8."),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a user names to the config it stands for."""
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -32,16 +33,22 @@ def resolve(
     name, on = split_hardware(name, on)
     check(name, overrides)
     _import()
-    cfg = override(change(_named(name)) if change else _named(name), overrides)
+    cfg = override(change(_named(name)) if change else _named(name), overrides, note=note)
     if on is not None:
         from dovetail.plan import on_hardware
 
-        cfg = override(on_hardware(cfg, on), overrides)
+        cfg = override(on_hardware(cfg, on), overrides, note=note)
     if mesh is None:
         return cfg
     from dovetail.parallel import parse_mesh
 
     return cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+
+
+@functools.cache
+def note(text: str) -> None:
+    """Says what an override changed besides what it names, once: a config may be resolved twice."""
+    print(text, file=sys.stderr)
 
 
 def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
@@ -112,7 +119,7 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
     from dovetail.checkpoint import load_config
 
     stored = load_config(str(checkpoints), step)
-    return override(from_json(stored.config).set(directory=directory), overrides), stored.files
+    return override(from_json(stored.config).set(directory=directory), overrides, note=note), stored.files
 
 
 def _from_file(path: Path, function: str) -> ConfigBase:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.config import override
 
-from ._resolve import resolve_run
+from ._resolve import note, resolve_run
 
 _VIRTUAL = 8  # Devices that a CPU may stand for at least; more if it has more cores.
 
@@ -32,7 +32,7 @@ def start_run(
         from dovetail.plan import on_hardware
 
         start_devices(hardware(on), os.environ)
-        cfg = override(on_hardware(cfg, on), overrides)
+        cfg = override(on_hardware(cfg, on), overrides, note=note)
     else:
         start_devices(shrink(cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
         cfg = _on_what_is_here(cfg)

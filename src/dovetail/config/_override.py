@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overrides: `path=value` from a command line, read by the type of the field.
 
-`model.dim=8`, `model.dropout=none`, `data.sizes=[1, 2]`, `model.activation=jax.nn.gelu`, `optimizer.kind=ADAM`.
+`model.dim=8`, `model.dropout=none`, `data.sizes=[1, 2]`, `model.activation=jax.nn.gelu`, `optimizer.kind=ADAM`. Where a
+config stands, the name of a component puts another in its place: `learner.optimizer=Muon`.
 """
 
 import ast
-import importlib.util
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ._base import ConfigBase, fields_of
+from ._choice import choices, config_named, imported
 from ._errors import ConfigError, did_you_mean
-from ._importing import import_object
+from ._function import FunctionConfig
+from ._inherit import check_losses, inherit
 from ._traverse import get_in, split
 from ._types import is_enum, name_of, node_types, options_of
-from ._values import FrozenDict, FrozenList, bare_name, join, kind
+from ._values import FrozenDict, FrozenList, bare_name, join, kind, spell
 
 _C = TypeVar("_C", bound=ConfigBase)
 _FAIL = object()
@@ -23,8 +25,12 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 _BRACKETS = {list: "[]", Sequence: "[]", tuple: "()", dict: "{}", Mapping: "{}", frozenset: "{}"}
 
 
-def override(cfg: _C, assignments: Iterable[str]) -> _C:
-    """Returns `cfg` with `path=value` texts applied in order."""
+def override(cfg: _C, assignments: Iterable[str], *, note: Callable[[str], None] | None = None) -> _C:
+    """Returns `cfg` with `path=value` texts applied in order.
+
+    A component that takes the place of another inherits from it. What was set there and has no place is dropped, and
+    `note` is called with a line that says so; without `note`, it is an error.
+    """
     for assignment in assignments:
         path, text = split_override(assignment)
         hint = _hint_at(cfg, split(cfg, path), path)
@@ -34,6 +40,8 @@ def override(cfg: _C, assignments: Iterable[str]) -> _C:
             raise ConfigError(f"{path}: {e}") from e
         if value is _FAIL:
             raise ConfigError(f"{path}: expected {name_of(hint)}, found {text!r}.{_advice(text, hint, path)}")
+        if isinstance(value, ConfigBase):
+            value = _swapped(value, cfg, path, note)
         cfg = cfg.set_in(path, value)
     return cfg
 
@@ -44,6 +52,23 @@ def split_override(assignment: str) -> tuple[str, str]:
     if not rest or not path:
         raise ConfigError(f"{assignment!r} is not an override. Write path=value, as in model.dim=8.")
     return path, rest[0]
+
+
+def _swapped(new: ConfigBase, cfg: ConfigBase, path: str, note: Callable[[str], None] | None) -> ConfigBase:
+    """Returns `new` with what it takes over from what stands at the path."""
+    old = get_in(cfg, path)
+    if not isinstance(old, ConfigBase):
+        return new
+    made, losses = inherit(new, old, ())
+    if losses and note is None:
+        check_losses([(path, made, old, losses)])
+    elif losses and note is not None:
+        note(f"{path}: {_label(made)} in place of {_label(old)}, without {', '.join(map(str, losses))}")
+    return made
+
+
+def _label(cfg: ConfigBase) -> str:
+    return spell(cfg) if isinstance(cfg, FunctionConfig) else bare_name(type(cfg)).removesuffix(".Config")
 
 
 def _hint_at(cfg: ConfigBase, keys: list[Any], path: str) -> Any:
@@ -96,7 +121,11 @@ def _read(text: str, hint: Any) -> Any:
         return text if literal is _FAIL else literal
     if getattr(hint, "__module__", "") == "numpy" and getattr(hint, "__name__", "") == "dtype":
         return _as_dtype(text, hint)
-    return _FAIL if node_types(hint) else _imported(text)
+    if isinstance(origin, type) and issubclass(origin, ConfigBase):
+        found = config_named(text, origin)
+    else:
+        found = None if node_types(hint) else imported(text)
+    return _FAIL if found is None else found
 
 
 def _as_dtype(text: str, dtype: Any) -> Any:
@@ -111,22 +140,6 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return _FAIL
-
-
-def _imported(text: str) -> Any:
-    """Returns what a path `package.module.name` or `module:name` names."""
-    module, _, name = text.partition(":") if ":" in text else text.rpartition(".")
-    while ":" not in text and module and not _is_module(module):
-        module, _, head = module.rpartition(".")
-        name = f"{head}.{name}"
-    return import_object(f"{module}:{name}") if module and name else _FAIL
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _container(text: str, origin: Any, args: tuple[Any, ...]) -> Any:
@@ -183,6 +196,15 @@ def _advice(text: str, hint: Any, path: str) -> str:
         if origin is Callable:
             return " Write an import path, as in jax.nn.silu."
         for cls in node_types(option):
-            field = next(iter(fields_of(cls)), "field")
-            return f"\n  {bare_name(cls)} cannot be written in one value: set its fields, as in {path}.{field}=..."
+            return _known(text, cls, None in options_of(hint), "" if cls is not origin else path)
     return ""
+
+
+def _known(text: str, slot: Any, is_optional: bool, path: str) -> str:
+    """Says which names fit a slot, and how the fields of what is at the path are set."""
+    if issubclass(slot, FunctionConfig):
+        return " Write the import path of a function, as in dovetail.ops.gated."
+    names = [*choices(slot), *["None"] * is_optional]
+    takes = f"It takes one of: {', '.join(names)}." if names else "Nothing that fits is imported."
+    fields = [f" Fields are set as in {path}.{name}=..." for name in fields_of(slot) if path]
+    return f"{did_you_mean(text, names)}\n  {takes}{''.join(fields[:1])}"
