@@ -34,9 +34,19 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, mon
     assert "step 2/2" in capsys.readouterr().out
     phases = ("importing", "measuring the model", "initialising the parameters", "tracing", "compiling", "evaluating")
     assert sorted(phases, key=shown.index) == list(phases)  # Each is there, in this order.
-    assert main(["train", "tiny-lm", "steps=3", directory, *small]) == 0
+    assert main(["train", str(tmp_path / "run"), "steps=3", "input.batch_size=4"]) == 2
+    assert capsys.readouterr().err == (
+        f"dovetail train: {tmp_path}/run: this config is not that of the run there, which has made 2 steps:\n"
+        "  input.batch_size: 2 -> 4\n"
+        "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
+        "  (in Python: run(allow_change=True)).\n"
+    )
+    assert main(["train", str(tmp_path / "run"), "steps=3"]) == 0
     out = capsys.readouterr().out
     assert "Going on after step 2." in out
+    assert "changes of the config:\n  steps: 2 -> 3\n" in out
+    assert main(["train", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out == "Nothing to do: 3 of 3 steps are done.\n"
     assert main(["generate", str(tmp_path / "run"), "The whale", "sampling.temperature=0.5"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("The whale")

@@ -3,20 +3,24 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, config_for, to_json
+from dovetail.checkpoint import Checkpointer
+from dovetail.config import ConfigError, config_for, fields_of, to_json
+from dovetail.data import FileSource, HuggingFaceTokenizer, SentencePieceTokenizer, TextInput
 from dovetail.module import constant
 from dovetail.optim import LinearSchedule
-from dovetail.train import Trainer, TrainingError, size_of
+from dovetail.train import Observer, Trainer, TrainingError, size_of
 from support.runs import tiny
 
 
@@ -47,6 +51,10 @@ def test_the_schedule_follows_the_steps_of_the_run(tmp_path):
     assert cfg.build().learner.schedule(6) == 0.25
 
 
+def files_in(directory: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+
+
 def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(unbroken, tmp_path):
     want, state = unbroken
     short = tiny(tmp_path, steps=3)
@@ -54,6 +62,52 @@ def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(unbroken, tmp_path):
     again = short.set(steps=6).build().run()
     assert losses(short.set(steps=6)) == losses(want)
     jax.tree.map(np.testing.assert_array_equal, again, state)
+    (said,) = (r for r in records(short) if "changes of the config" in r)
+    assert (said["step"], said["changes of the config"]) == (3, "  steps: 3 -> 6")
+
+
+def test_a_damaged_step_is_passed_over_aloud_and_made_again(unbroken, tmp_path, caplog):
+    want, state = unbroken
+    copy = Path(shutil.copytree(want.directory, tmp_path / "run"))
+    for name in ("manifest.json", "data_state.json"):
+        (copy / "checkpoints/step_6" / name).write_bytes(b"{}")
+    again = want.set(directory=str(copy)).build().run()
+    (said,) = (r.message for r in caplog.records if r.name.startswith("dovetail"))
+    assert said.startswith(f"checkpoint {copy}/checkpoints/step_6 is damaged:\n  manifest.json: ")
+    assert said.endswith("Falling back to step_3.")
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+    assert (copy / "checkpoints/step_6.corrupt").is_dir()
+
+
+def test_a_run_that_is_done_does_nothing_and_says_so(unbroken, capsys):
+    cfg, state = unbroken
+    before = files_in(Path(cfg.directory))
+    again = cfg.set(save_every=5).build().run()
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+    assert capsys.readouterr().out == "Nothing to do: 6 of 6 steps are done.\n"
+    assert files_in(Path(cfg.directory)) == before
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [("seed", 1), ("input.batch_size", 8), ("learner.schedule.peak", 0.5), ("model.dim", 32), ("input.seed", 1)],
+)
+def test_a_config_that_changes_the_past_is_refused_and_nothing_is_written(path, value, unbroken):
+    cfg, _ = unbroken
+    before = files_in(Path(cfg.directory))
+    with pytest.raises(ConfigError) as e:
+        cfg.set(steps=7).set_in(path, value).build().run()
+    lines = str(e.value).splitlines()
+    assert lines[0] == f"{cfg.directory}: this config is not that of the run there, which has made 6 steps:"
+    assert lines[1].startswith(f"  {path}: ")
+    assert lines[2].endswith("To go on with this one all the same: --allow-change")
+    assert files_in(Path(cfg.directory)) == before
+
+
+def test_what_may_change_are_fields():
+    assert Trainer.Config.may_change <= fields_of(Trainer.Config).keys()
+    for cfg in (TextInput.Config, FileSource.Config, HuggingFaceTokenizer.Config, SentencePieceTokenizer.Config):
+        assert cfg.may_change <= fields_of(cfg).keys()
 
 
 def test_the_directory_of_a_run_carries_its_config(unbroken):
@@ -67,11 +121,48 @@ def test_the_directory_of_a_run_carries_its_config(unbroken):
 
 def test_a_checkpoint_of_another_model_is_refused_and_left_alone(unbroken):
     cfg, _ = unbroken
-    directory = Path(cfg.directory)
-    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+    before = files_in(Path(cfg.directory))
     with pytest.raises(ConfigError, match=r"(?s)do not fit this model.*Nothing was restored\."):
-        cfg.set_in("model.dim", 32).build().run()
-    assert before == {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+        cfg.set_in("model.dim", 32).build().run(allow_change=True)
+    assert files_in(Path(cfg.directory)) == before
+
+
+class Breaks(Observer):
+    """An observer that cannot go on."""
+
+    class Config(Observer.Config):
+        at: int = 4
+
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None: ...
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if step == self.cfg.at:
+            raise OSError("no room left")
+
+    def text(self, step: int, name: str, value: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_run_well(tmp_path, capsys):
+    cfg = tiny(tmp_path, steps=1000, save_every=1000, eval_every=1000, sample_prompt="")
+    cfg = cfg.set_in("input.dataset.epochs", 1)
+    with pytest.raises(OSError, match="no room left"):
+        cfg.set(observers=(Breaks.Config(),)).build().run()
+    assert capsys.readouterr().err.endswith("Step 6 is saved, before the error that ends the run.\n")
+    checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build()
+    assert checkpoints.steps() == [6]  # Its metrics are two steps behind the device.
+    state = cfg.build().run()
+    last = int(state.step)
+    assert 6 < last < 1000
+    assert (
+        capsys.readouterr().out == f"The input has data for {last} steps, not 1000: the run ends there, and is saved.\n"
+    )
+    assert checkpoints.steps() == [6, last]
+    assert [r["step"] for r in records(cfg) if "eval/loss" in r] == [last]
+    cfg.build().run()
+    assert f"data for {last} steps" in capsys.readouterr().out
+    assert checkpoints.steps() == [6, last]
 
 
 def test_a_loss_that_stays_nan_ends_the_run(tmp_path):
@@ -79,6 +170,7 @@ def test_a_loss_that_stays_nan_ends_the_run(tmp_path):
     with pytest.raises(TrainingError) as e:
         broken.build().run()
     assert str(e.value).startswith("the loss of the last 3 steps, up to step 3, was not finite (nan).\n  Lower the")
+    assert not list((tmp_path / "run/checkpoints").iterdir())  # No state of nan takes the place of a good one.
 
 
 def test_the_host_adds_little_and_says_how_much(unbroken):
@@ -111,6 +203,12 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path):
         tiny(tmp_path).set(directory=str(blocked / "run")).build().run()
     assert str(e.value) == f"directory: cannot write to '{blocked}/run': Not a directory. Choose another one."
     assert blocked.read_text() == "in the way"
+    foreign = tmp_path / "run/checkpoints/notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    with pytest.raises(ConfigError, match=r"run/checkpoints holds something else: 'notes.txt'\."):
+        tiny(tmp_path).build().run()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoints"]
 
 
 PROGRAM = """

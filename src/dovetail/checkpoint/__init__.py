@@ -9,3 +9,4 @@ from ._errors import CheckpointError as CheckpointError
 from ._errors import CorruptionError as CorruptionError
 from ._leaves import LeafInfo as LeafInfo
 from ._leaves import flatten as flatten
+from ._processes import meet as meet

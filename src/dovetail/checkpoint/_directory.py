@@ -29,11 +29,11 @@ def temporary_path(directory: Path, step: int) -> Path:
 
 
 def finished_steps(directory: Path) -> list[int]:
-    """Returns the finished steps, oldest first; none if there is no such directory."""
+    """Returns the finished steps, oldest first; none if there is no such directory (which `prepare` finds out)."""
     try:
         with os.scandir(directory) as entries:
             found = [_STEP.match(entry.name) for entry in entries if entry.is_dir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as e:
         raise ConfigError(f"checkpoint directory {directory} cannot be read: {e.strerror}.") from e

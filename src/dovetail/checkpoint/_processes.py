@@ -23,6 +23,17 @@ def barrier(name: str) -> None:
         asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail"))
 
 
+def meet(name: str, seconds: int) -> bool:
+    """Whether all processes come here within so many seconds, with the same name; each name can be used once."""
+    if jax.process_count() == 1:
+        return True
+    try:
+        asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail", timeout=seconds))
+    except Exception:  # A time-out, or the end of the process that coordinates them.
+        return False
+    return True
+
+
 def add_up(numbers: np.ndarray) -> np.ndarray:
     """Returns the sum of the numbers of all processes, in their own type. To be called where `together` may be."""
     if jax.process_count() == 1:

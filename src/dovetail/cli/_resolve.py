@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,15 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
 
     stored = load_config(str(checkpoints), step)
     return override(from_json(stored.config).set(directory=directory), overrides, note=note), stored.files
+
+
+def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
+    """Returns the files of the tokenizer that the run called `name` carries, if `cfg` still has that tokenizer."""
+    directory, _ = split_hardware(name, None)
+    if not (Path(directory) / "checkpoints").is_dir():
+        return None
+    stored, files = resolve_run(directory)
+    return files if stored.input.tokenizer == cfg.input.tokenizer else None
 
 
 def _from_file(path: Path, function: str) -> ConfigBase:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers of Hugging Face: any `tokenizer.json`, with the library that wrote it."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
@@ -25,6 +25,7 @@ class HuggingFaceTokenizer(Tokenizer):
         bos_token: str | None = None
         eos_token: str | None = None
         pad_token: str | None = None
+        may_change: ClassVar[frozenset[str]] = frozenset({"file"})  # Moved: a position knows what was in it.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)

@@ -4,7 +4,7 @@
 import abc
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
@@ -67,8 +67,9 @@ class TextInput(Input):
         dataset: Dataset.Config = REQUIRED
         seed: int = 0
         streams: int = 1  # Changes the order of the data, so it is chosen once for a run. It divides batch_size.
-        num_workers: int = 0  # Processes that prepare batches, beside this one. Can change when a run is resumed.
-        prefetch: int = 2  # Batches prepared ahead in a thread. Can change when a run is resumed.
+        num_workers: int = 0  # Processes that prepare batches, beside this one.
+        prefetch: int = 2  # Batches prepared ahead in a thread.
+        may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch"})  # When a run is resumed.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)

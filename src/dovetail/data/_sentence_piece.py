@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SentencePiece models, as many published language models use them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     class Config(Tokenizer.Config):
         file: str = REQUIRED
+        may_change: ClassVar[frozenset[str]] = frozenset({"file"})  # Moved: a position knows what was in it.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)

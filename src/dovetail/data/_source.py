@@ -4,7 +4,7 @@
 import abc
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class FileSource(Source, abc.ABC):
 
     class Config(Source.Config):
         files: list[str] = REQUIRED  # Paths or globs, as in ["books/*.jsonl"].
+        may_change: ClassVar[frozenset[str]] = frozenset({"files"})  # Moved: a position knows documents and bytes.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)

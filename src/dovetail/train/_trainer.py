@@ -2,22 +2,24 @@
 """The loop: it decides when; the compiled step decides what. Effects (clock, disk, signals) are here alone."""
 
 import contextlib
+import dataclasses
 import math
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 
-from dovetail.checkpoint import Checkpointer
-from dovetail.config import REQUIRED, Component, ConfigError, to_text
-from dovetail.data import Input
+from dovetail.checkpoint import Checkpointer, CheckpointError, meet
+from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.data import DataError, Input
 from dovetail.models import CausalLM, Sampling
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner
-from dovetail.parallel import Mesh, MeshRule, is_first
+from dovetail.parallel import Mesh, MeshRule, is_first, together
 from dovetail.progress import phase
 
 from ._initial import InitFrom, check_init_from, initial_state
@@ -25,15 +27,36 @@ from ._meter import Meter, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._processes import asked_to_stop
 from ._program import Program
+from ._record import changes_since, make_directory, write_record
 from ._size import size_of
 from ._step import TrainState
 from ._trained import averaged, continued, evaluate, with_stop
 
+_PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
 
 
 class TrainingError(RuntimeError):
     """A run cannot go on; the message says why, and what is left."""
+
+
+@dataclasses.dataclass
+class _Run:
+    """How far a run has come."""
+
+    state: TrainState
+    batches: Any
+    first: int  # The step it goes on after.
+    checkpointer: Checkpointer
+    meter: Meter = dataclasses.field(init=False)  # Set when there is something to do.
+    step: int = dataclasses.field(init=False)  # Made so far.
+    saved: int = dataclasses.field(init=False)
+    evaluated: int = -1
+    taken: int = 0  # Batches.
+    pending: deque[tuple[int, Any]] = dataclasses.field(default_factory=deque)  # Metrics on the way to the host.
+
+    def __post_init__(self) -> None:
+        self.step = self.saved = self.first
 
 
 class Trainer(Component):
@@ -68,109 +91,178 @@ class Trainer(Component):
         sample_tokens: int = 200
         sampling: Sampling = Sampling(temperature=0.8)
 
-    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        # When a run is resumed, these may change: they say when and where things happen, not what is trained. A change
+        # of anything else makes another run of it, unless a config inside says the same of its own fields.
+        may_change: ClassVar[frozenset[str]] = frozenset(
+            (
+                *(
+                    "eval_input",
+                    "steps",
+                    "directory",
+                    "checkpoint",
+                    "observers",
+                    "log_every",
+                    "eval_every",
+                    "save_every",
+                ),
+                *("max_bad_steps", "sample_prompt", "sample_tokens", "sampling"),
+                *("num_microbatches", "remat", "mesh", "mesh_rules", "compiler_options"),
+            )
+        )
+
+    def __init__(self, cfg: Config, *, tokenizer_files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
+        """`tokenizer_files` are those of the checkpoint that the run goes on from; without them they are read."""
         super().__init__(cfg, **kwargs)
         for name in ("steps", "log_every", "eval_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
         self._program = Program(cfg)
         self.model, self.learner = self._program.model, self._program.learner
-        self.input: Input = cfg.input.build(path="input")
-        self.eval_input: Input | None = cfg.eval_input.build(path="eval_input") if cfg.eval_input else None
+        self.input: Input = cfg.input.build(path="input", tokenizer_files=tokenizer_files)
+        self.eval_input: Input | None = None
+        if cfg.eval_input is not None:
+            same = cfg.eval_input.tokenizer == cfg.input.tokenizer
+            self.eval_input = cfg.eval_input.build(path="eval_input", tokenizer_files=tokenizer_files if same else None)
         self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
         if self.input.vocab_size > cfg.model.vocab_size:
             raise ConfigError(
                 f"model.vocab_size is {cfg.model.vocab_size}, but the tokenizer of the input has "
                 f"{self.input.vocab_size} tokens. Set it to at least that."
             )
-        self._bad_steps = 0
+        self._bad_steps, self._is_recorded = 0, False
         self._devices = self._program.devices
         self._step: Callable[..., Any] | None = None  # Compiled when there is a batch.
         self._eval_step = self._program.eval_step()
         self._generate = self._program.generate(cfg.sample_tokens, with_stop(cfg.sampling, self.input.tokenizer))
 
-    def run(self) -> TrainState:
-        """Trains until `steps`, or until interrupted; returns the last state."""
+    def run(self, *, allow_change: bool = False) -> TrainState:
+        """Trains until `steps`, until the data ends, or until interrupted; returns the last state.
+
+        With `allow_change`, it goes on although the config is not the one that made the steps so far.
+        """
         with phase("measuring the model"):
             size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
-        directory = _made(Path(self.cfg.directory))
+        check_init_from(self.cfg)
+        directory, changes = Path(self.cfg.directory), ""
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
+        newest = checkpointer.latest()
+        if newest is not None:
+            changes = together(lambda: changes_since(directory, self.cfg, allow_change=allow_change))
+        if newest is None or newest < self.cfg.steps:
+            together(lambda: make_directory(directory))
+            checkpointer.prepare()
         with checkpointer, _interruptible() as interrupted:
-            state, batches, said = self._restored(checkpointer)
-            done = int(state.step)
-            if is_first():  # Not before: a directory that holds another run is left as it is.
-                (directory / "config.txt").write_text(to_text(self.cfg), encoding="utf-8")
+            run, said = self._started(checkpointer, allow_change)
+            if run.first >= self.cfg.steps:
+                _tell(f"Nothing to do: {run.first} of {self.cfg.steps} steps are done.")
+                return run.state
             about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
             peak = peak_of(self._devices.all, self.cfg.compute_dtype)
+            run.meter = Meter(size.flops_per_token, peak)
             about += f"Peak: {peak.text}. "
-            about += f"Going on after step {done}." if done else f"The run is in {self.cfg.directory}."
+            about += f"Going on after step {run.first}." if run.first else f"The run is in {self.cfg.directory}."
             about += f"\n{said}" if said else ""
             for observer in self.observers:
-                observer.start(directory, done + 1, self.cfg.steps, about)
+                observer.start(directory, run.first + 1, self.cfg.steps, about)
             try:
-                meter = Meter(size.flops_per_token, peak)
-                state = self._loop(state, batches, done, checkpointer, interrupted, meter)
+                if changes:
+                    self._say(run.first, "changes of the config", changes)
+                self._loop(run, interrupted)
+            except BaseException as e:
+                self._rescue(run, e)
+                raise
             finally:
                 for observer in self.observers:
                     observer.stop()
             checkpointer.wait()
-        if interrupted and is_first():
-            print(f"Stopped after step {int(state.step)}, which is saved. To go on, run the same command again.")
-        return state
+        if interrupted:
+            _tell(f"Stopped after step {run.step}, which is saved. To go on, run the same command again.")
+        elif run.step < self.cfg.steps:
+            _tell(f"The input has data for {run.step} steps, not {self.cfg.steps}: the run ends there, and is saved.")
+        return run.state
 
-    def _restored(self, checkpointer: Checkpointer) -> tuple[TrainState, Any, str]:
-        """Returns state and batches that the run starts or goes on with, and what there is to say about that."""
+    def _started(self, checkpointer: Checkpointer, allow_change: bool) -> tuple[_Run, str]:
+        """Returns the run as it starts or goes on, and what there is to say about that."""
         batches, program = self._devices.batches(self.input), self._program
-        check_init_from(self.cfg)
         if checkpointer.latest() is None:
             with phase("initialising the parameters"):
                 state, said = initial_state(program, self.cfg, self.input.tokenizer)
-                return state, batches, said
+            return _Run(state, batches, 0, checkpointer), said
         with phase("restoring the last checkpoint"):
             restored = checkpointer.restore(program.abstract_state())
-        batches.set_state(restored.data_state)
-        return restored.state, batches, "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
+        said = "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
+        try:
+            batches.set_state(restored.data_state)
+        except DataError as e:
+            if not allow_change:
+                raise
+            said = f"{said}\nThe data is read from its start: {e}".lstrip()
+        return _Run(restored.state, batches, restored.step, checkpointer), said
 
-    def _loop(
-        self,
-        state: TrainState,
-        batches: Any,
-        done: int,
-        checkpointer: Checkpointer,
-        interrupted: list[bool],
-        meter: Meter,
-    ) -> TrainState:
-        cfg = self.cfg
-        pending: deque[tuple[int, Any]] = deque()
-        for step in range(done + 1, cfg.steps + 1):
-            batch = next(batches)
-            if self._step is None:
-                self._step = self._program.compiled(state, batch)
-            with meter.device():
-                state, metrics = self._step(state, batch)
-            pending.append((step, metrics))
-            if step == done + 1 and self._program.fallbacks:
-                self._say(step, "kernels that were not the first choice", "\n".join(map(str, self._program.fallbacks)))
-            if asked_to_stop(step):
-                interrupted.append(True)
-            last = step == cfg.steps or bool(interrupted)  # Once: a signal may come between here and the end.
-            evaluates = self.eval_input is not None and (last or step % cfg.eval_every == 0)
-            while pending and (last or evaluates or len(pending) > _AHEAD):
-                self._report(*pending.popleft(), meter)
-            if last or step % cfg.save_every == 0:
-                self._save(checkpointer, step, state, batches)
-                meter.restart()
-            if evaluates:
-                self._evaluate(step, state)
-                meter.restart()
-            if last:
+    def _loop(self, run: _Run, interrupted: list[bool]) -> None:
+        cfg, evaluates = self.cfg, self.eval_input is not None
+        while run.step < cfg.steps and not interrupted:
+            batch = next(run.batches, None)
+            if batch is None:
                 break
-        return state
+            run.taken += 1
+            self._make_step(run, batch)
+            if asked_to_stop(run.step):
+                interrupted.append(True)
+            evaluates_now = evaluates and run.step % cfg.eval_every == 0
+            while run.pending and (evaluates_now or len(run.pending) > _AHEAD):
+                self._report(*run.pending.popleft(), run.meter)
+            if run.step % cfg.save_every == 0:
+                self._save(run)
+            if evaluates_now:
+                self._evaluate(run)
+        if not run.step:
+            raise DataError("input: has no data for a single step.")
+        while run.pending:
+            self._report(*run.pending.popleft(), run.meter)
+        if run.saved < run.step:
+            self._save(run)
+        if evaluates and run.evaluated < run.step and run.taken:
+            self._evaluate(run)
+
+    def _make_step(self, run: _Run, batch: Any) -> None:
+        if self._step is None:
+            self._step = self._program.compiled(run.state, batch)
+        with run.meter.device():
+            run.state, metrics = self._step(run.state, batch)
+        run.step += 1
+        run.pending.append((run.step, metrics))
+        if run.taken == 1 and self._program.fallbacks:
+            about = "\n".join(map(str, self._program.fallbacks))
+            self._say(run.step, "kernels that were not the first choice", about)
+
+    def _rescue(self, run: _Run, error: BaseException) -> None:
+        """Saves the last step before an error ends the run, if the state is whole and good."""
+        if run.step == run.saved or isinstance(error, CheckpointError):
+            return
+        try:
+            if self._is_good(run) and meet(f"rescue of step {run.step}", _PATIENCE):
+                self._save(run)
+                run.checkpointer.wait()
+                print(f"Step {run.step} is saved, before the error that ends the run.", file=sys.stderr)
+        except Exception as e:  # The error that ends the run is the one to report.
+            print(f"Step {run.step} is not saved: {e}", file=sys.stderr)
+
+    def _is_good(self, run: _Run) -> bool:
+        """Whether the state is that of the last step, none of it was given away, and the losses so far are finite."""
+        whole = not any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state))
+        if not whole or run.taken != run.step - run.first or self._bad_steps:
+            return False
+        jax.block_until_ready(run.state)
+        return all(math.isfinite(float(metrics["total_loss"])) for _, metrics in run.pending)
 
     def _report(self, step: int, metrics: Any, meter: Meter) -> None:
         with meter.device():
             loss, tokens = (float(metrics[name]) for name in ("total_loss", "tokens"))
         meter.add(tokens)
+        if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
+            write_record(Path(self.cfg.directory), self.cfg)
+        self._is_recorded = True
         self._bad_steps = 0 if math.isfinite(loss) else self._bad_steps + 1
         if self._bad_steps == self.cfg.max_bad_steps:
             raise TrainingError(
@@ -183,37 +275,35 @@ class Trainer(Component):
             for observer in self.observers:
                 observer.metrics(step, values)
 
-    def _save(self, checkpointer: Checkpointer, step: int, state: TrainState, batches: Any) -> None:
-        checkpointer.save(
-            step, state, data_state=batches.get_state(), config=self.cfg, files=self.input.tokenizer.files()
-        )
+    def _save(self, run: _Run) -> None:
+        position, files = run.batches.get_state(), self.input.tokenizer.files()
+        run.checkpointer.save(run.step, run.state, data_state=position, config=self.cfg, files=files)
+        run.saved = run.step
+        run.meter.restart()
 
-    def _evaluate(self, step: int, state: TrainState) -> None:
+    def _evaluate(self, run: _Run) -> None:
         assert self.eval_input is not None
-        params = averaged(state, self.cfg)
+        params = averaged(run.state, self.cfg)
         with phase("evaluating"):
             values = evaluate(self._eval_step, params, self._devices.batches(self.eval_input))
         for observer in self.observers:
-            observer.metrics(step, values)
+            observer.metrics(run.step, values)
         if self.cfg.sample_prompt:
             prompt, sampling = self.cfg.sample_prompt, self.cfg.sampling
             with phase("sampling"):
-                text = continued(self._generate, params, self.input.tokenizer, prompt, step, sampling)
-            self._say(step, "sample", text)
+                text = continued(self._generate, params, self.input.tokenizer, prompt, run.step, sampling)
+            self._say(run.step, "sample", text)
+        run.evaluated = run.step
+        run.meter.restart()
 
     def _say(self, step: int, name: str, text: str) -> None:
         for observer in self.observers:
             observer.text(step, name, text)
 
 
-def _made(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ".writable").touch()
-        (directory / ".writable").unlink()
-    except OSError as e:
-        raise ConfigError(f"directory: cannot write to {str(directory)!r}: {e.strerror}. Choose another one.") from e
-    return directory
+def _tell(text: str) -> None:
+    if is_first():
+        print(text)
 
 
 @contextlib.contextmanager

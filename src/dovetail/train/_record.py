@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the directory of a run says about it: the config that made its steps, and the user's own code in that config."""
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dovetail.checkpoint import load_config
+from dovetail.config import TRUSTED_MODULES, ConfigBase, ConfigError, diff, find, from_json, to_json, to_text
+from dovetail.ops import AttentionKernel, GroupedMatmul
+
+CODE = "code.json"
+_CONFIG = "config.txt"
+_REFERENCE = re.compile(r'"(?:\$config|\$of|\$import|\$enum)": "([\w.]+):')
+_KERNELS = (AttentionKernel.Config, GroupedMatmul.Config)  # Ways to compute the same.
+
+
+def make_directory(directory: Path) -> None:
+    """Makes the directory of a run and proves that it can be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as e:
+        raise ConfigError(f"directory: cannot write to {str(directory)!r}: {e.strerror}. Choose another one.") from e
+
+
+def write_record(directory: Path, cfg: Any) -> None:
+    """Writes the config of a run, and which files the code in it that is not dovetail's came from."""
+    (directory / _CONFIG).write_text(to_text(cfg), encoding="utf-8")
+    if code := _code_of(cfg):
+        (directory / CODE).write_text(json.dumps(code, indent=2) + "\n", encoding="utf-8")
+
+
+def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
+    """Returns what differs between `cfg` and the config that made the steps of the run so far, a line for each.
+
+    Raises if some of it changes the past, so that the run would not be what its record says, unless that is allowed.
+    """
+    stored = load_config(str(directory / "checkpoints"))
+    try:  # The user's own code is there if it has been imported already. What is read here is compared, never built.
+        old = from_json(stored.config, allow=_modules_in(stored.config) & sys.modules.keys())
+    except ConfigError as e:
+        if allow_change:
+            return f"  the config of step_{stored.step} cannot be read: {e}"
+        raise ConfigError(
+            f"{directory}: the config of step_{stored.step} cannot be read, so it cannot be compared: {e}\n{_WAYS_OUT}"
+        ) from e
+    differences = diff(old, cfg)
+    free = _free(old) | _free(cfg)
+    refused = [
+        d
+        for d in differences
+        if not any(d.path == path or d.path.startswith((f"{path}.", f"{path}[")) for path in free)
+    ]
+    if refused and not allow_change:
+        raise ConfigError(
+            f"{directory}: this config is not that of the run there, which has made {stored.step} steps:\n"
+            + "\n".join(map(str, refused))
+            + f"\n{_WAYS_OUT}"
+        )
+    return "\n".join([*filter(None, [str(differences)]), *_changed_code(directory, cfg)])
+
+
+_WAYS_OUT = (
+    "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
+    "  (in Python: run(allow_change=True))."
+)
+
+
+def _free(cfg: Any) -> set[str]:
+    """Returns the paths of what may change when a run is resumed: fields that say so themselves, and kernels."""
+    found = {path for path, node in find(cfg, ConfigBase) if isinstance(node, _KERNELS)}
+    for path, node in find(cfg, ConfigBase):
+        found |= {f"{path}.{name}" if path else name for name in getattr(type(node), "may_change", ())}
+    return found
+
+
+def _modules_in(text: str) -> set[str]:
+    """Returns the modules, but for dovetail and those it trusts, whose functions and classes a config in JSON names."""
+    known = (*TRUSTED_MODULES, "builtins")
+    return {name for name in _REFERENCE.findall(text) if name.partition(".")[0] not in known}
+
+
+def _code_of(cfg: Any) -> dict[str, dict[str, str]]:
+    """Returns the file of each such module, and its digest."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(_modules_in(to_json(cfg)))}
+    return {name: {"file": file, "sha256": digest(Path(file))} for name, file in files.items() if file}
+
+
+def digest(file: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _changed_code(directory: Path, cfg: Any) -> list[str]:
+    before, now = recorded_code(directory), _code_of(cfg)
+    return [
+        f"  {code['file']}: is not as it was when the run was started (sha256 {before[name]['sha256'][:12]}...)"
+        for name, code in now.items()
+        if name in before and before[name]["sha256"] != code["sha256"]
+    ]
+
+
+def recorded_code(directory: Path) -> dict[str, dict[str, str]]:
+    """Returns file and digest of the user's own modules, as the run recorded them; nothing of them is imported."""
+    try:
+        found = json.loads((directory / CODE).read_text(encoding="utf-8"))
+        return {str(name): {key: str(code[key]) for key in ("file", "sha256")} for name, code in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{directory / CODE}: is not the record of a run's code ({e!r}). Delete it.") from e

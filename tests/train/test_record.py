@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a run: what may change without a word of permission, and what is said of the user's own code."""
+
+import importlib
+import json
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from dovetail.checkpoint import Checkpointer
+from dovetail.config import ConfigError, replace_all
+from dovetail.ops import AttentionKernel, ReferenceAttention
+from dovetail.train._record import changes_since, recorded_code, write_record
+from support.runs import tiny
+
+CODE = """
+from dovetail.train import JsonLines, Observer
+
+class Quiet(Observer):
+    class Config(Observer.Config):
+        level: int = 0
+    def start(self, directory, first_step, last_step, about): ...
+    def metrics(self, step, values): ...
+    def text(self, step, name, value): ...
+    def stop(self): ...
+"""
+
+
+def made(directory, cfg):
+    """Leaves what a run of `cfg` leaves after 5 steps, but for its arrays."""
+    checkpoints = Checkpointer.Config(directory=str(directory / "checkpoints"), asynchronous=False).build()
+    checkpoints.save(5, {"w": jnp.ones(3)}, config=cfg)
+    write_record(directory, cfg)
+
+
+def test_kernels_meshes_workers_and_places_may_change(tmp_path):
+    cfg = tiny(tmp_path)
+    made(tmp_path, cfg)
+    assert changes_since(tmp_path, cfg, allow_change=False) == ""
+    changed = replace_all(AttentionKernel.Config, ReferenceAttention.Config(), drop=("block",))(cfg)
+    changed = changed.set_in("mesh.data", 2).set_in("input.num_workers", 1).set_in("input.dataset.source.files", ["b"])
+    found = changes_since(tmp_path, changed, allow_change=False)
+    assert "mesh.data: 1 -> 2" in found
+    assert "kernel: dovetail.ops." in found
+    assert len(found.splitlines()) > 4
+    with pytest.raises(ConfigError, match=r"\n  seed: 0 -> 1\n  Use the config of the run"):
+        changes_since(tmp_path, changed.set(seed=1), allow_change=False)
+    assert "\n  seed: 0 -> 1" in changes_since(tmp_path, changed.set(seed=1), allow_change=True)
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_observers.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("own_observers")
+    sys.modules.pop("own_observers", None)
+
+
+def test_the_users_own_code_is_recorded_and_compared(own_module, tmp_path):
+    cfg = tiny(tmp_path).set(observers=(own_module.Quiet.Config(),))
+    made(tmp_path, cfg)
+    (code,) = recorded_code(tmp_path).values()
+    assert code["file"] == own_module.__file__
+    assert changes_since(tmp_path, cfg, allow_change=False) == ""
+    assert "observers[0].level: 0 -> 1" in changes_since(
+        tmp_path, cfg.set_in("observers[0].level", 1), allow_change=False
+    )
+    with open(own_module.__file__, "a") as file:
+        file.write("# Another line.\n")
+    said = changes_since(tmp_path, cfg, allow_change=False)
+    assert said.startswith(f"  {own_module.__file__}: is not as it was when the run was started (sha256 ")
+    sys.modules.pop("own_observers")
+    plain = tiny(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be compared: observers"):  # Nothing is imported to find out.
+        changes_since(tmp_path, plain, allow_change=False)
+    assert "cannot be read" in changes_since(tmp_path, plain, allow_change=True)
+    assert "own_observers" not in sys.modules
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"a": 1}), json.dumps({"a": {}})])
+def test_a_record_of_code_that_is_none_is_one_error(text, tmp_path):
+    (tmp_path / "code.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"code\.json: is not the record of a run's code"):
+        recorded_code(tmp_path)
