@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies
+from jax.experimental.compilation_cache import compilation_cache
 
 from dovetail.parallel import Hardware, gpu_topology, tpu_topology
 
@@ -77,7 +78,7 @@ def described_devices(hardware: Hardware) -> list[Any]:
 def compile_for(lowered: Any) -> Compilation:
     """Compiles what `jax.jit(...).lower(...)` returned. A program that is too large is described all the same."""
     refused = ""
-    with tempfile.TemporaryDirectory(prefix="dovetail-") as directory, quiet():
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as directory, quiet(), _never_kept():
         start = time.monotonic()
         try:
             lowered.compile(compiler_options={"xla_dump_to": directory})
@@ -101,6 +102,19 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+@contextlib.contextmanager
+def _never_kept() -> Iterator[None]:
+    """Turns off JAX's cache of compiled programs: what comes out of it was not compiled, and has nothing to tell."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX has decided before whether there is one.
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from dovetail.config import ConfigError, MissingFieldsError
-from dovetail.launch import host_settings, restart_with
+from dovetail.launch import host_settings, kept_programs, restart_with
 from dovetail.progress import Line
 
 from ._parser import parser
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
+        _keep_programs()
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
@@ -44,6 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)
         return 2
+
+
+def _keep_programs() -> None:
+    """Has JAX keep compiled programs, and says so if it cannot. Once it is imported, it is too late."""
+    if "jax" in sys.modules:
+        return
+    kept = kept_programs(os.environ)
+    os.environ.update(kept.variables)
+    if kept.problem:
+        print(f"dovetail: {kept.problem}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of a run: model, learner and compiled step, as a config and the devices make them."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 
 from dovetail.models import CausalLM, Sampling, generate
@@ -36,11 +38,15 @@ class Program:
         self.devices = Devices(cfg.mesh, self.model, batch, devices)
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
+        self.was_kept = False  # Whether the compiled step came from JAX's cache.
         self.fallbacks: list[Choice] = []  # Kernels that were not the first choice, known when the step is traced.
 
     def compiled(self, state: TrainState, batch: Batch) -> Callable[..., Any]:
         """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state."""
-        return self._compile(jax.jit(self._step(), **self._options()), state, batch)
+        with _from_cache() as found:
+            compiled = self._compile(jax.jit(self._step(), **self._options()), state, batch)
+        self.was_kept = bool(found)
+        return compiled
 
     def traced(self) -> Any:
         """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet."""
@@ -117,3 +123,19 @@ class Program:
 
 def _placed(x: Any, place: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+
+
+@contextlib.contextmanager
+def _from_cache() -> Iterator[list[str]]:
+    """Yields a list that gets an entry for each program that JAX finds in its cache of compiled ones."""
+    found: list[str] = []
+
+    def listen(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            found.append(event)
+
+    jax.monitoring.register_event_listener(listen)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_listener(listen)

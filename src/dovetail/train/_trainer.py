@@ -228,6 +228,8 @@ class Trainer(Component):
     def _make_step(self, run: _Run, batch: Any) -> None:
         if self._step is None:
             self._step = self._program.compiled(run.state, batch)
+            if self._program.was_kept:
+                self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
         with run.meter.device():
             run.state, metrics = self._step(run.state, batch)
         run.step += 1
