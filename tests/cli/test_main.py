@@ -69,6 +69,28 @@ for argv in {commands}:
     assert [line.split()[1] for line in done.stderr.splitlines()] == [f"{argv[0]}:" for argv in commands]
 
 
+def test_a_config_is_read_without_what_only_saving_and_reading_need():
+    program = """
+import sys
+from dovetail.cli import main
+assert main(["train", "tiny-lm", "steps=many"]) == 2
+slow = {"orbax", "grain", "tensorboardX", "sentencepiece", "pyarrow"} & set(sys.modules)
+assert not slow, slow
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_a_mesh_or_hardware_that_does_not_exist_is_told_before_models_are_imported():
+    program = """
+import sys
+from dovetail.cli import main
+assert main(["train", "tiny-lm", "--mesh", "tensr=2"]) == 2
+assert main(["compile", "tiny-lm", "--on", "tpu-v9-8"]) == 2
+assert "dovetail.models" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
 def test_a_reader_that_stops_reading_is_no_error():
     program = f"{sys.executable} -c 'from dovetail.cli import main; import sys; sys.exit(main())' list | true"
     done = subprocess.run(program, shell=True, capture_output=True, text=True, check=True)

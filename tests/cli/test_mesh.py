@@ -67,7 +67,7 @@ def test_a_mesh_that_cannot_work_is_refused_and_nothing_is_written(mesh, text, t
 
 def test_what_is_no_override_is_still_an_error(capsys):
     with pytest.raises(SystemExit) as e:
-        main(["list", "steps=1"])
+        main(["doctor", "steps=1"])
     assert e.value.code == 2
     assert "unrecognized arguments: steps=1" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from orbax.checkpoint import v1 as ocp
 
 from ._errors import CheckpointError, CorruptionError, ElsewhereError, bullets, reason
 from ._fingerprint import to_text
@@ -28,6 +27,8 @@ def start_writing(
     The leaves may be donated or deleted as soon as this returns. With several processes, Orbax waits minutes for one
     that has failed; `in_vain` is asked now and then whether one has.
     """
+    from orbax.checkpoint import v1 as ocp  # Here, as below: it takes a while, and most commands do not need it.
+
     stored = {name: to_stored(leaf) for name, leaf in leaves.items() if leaf.size}
     context = ocp.Context()
     context.array.saving.use_compression = compress
@@ -59,6 +60,8 @@ def _awaited(finish: Callable[[], None], in_vain: Callable[[], bool]) -> None:
 
 def load(path: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the leaves in `wanted`, laid out as it says, not verified yet."""
+    from orbax.checkpoint import v1 as ocp
+
     infos = manifest.leaves
     context = ocp.Context()
     context.pytree.loading.partial_load = True

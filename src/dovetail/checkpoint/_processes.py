@@ -3,11 +3,11 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from orbax.checkpoint import v1 as ocp
 
 _numbers = itertools.count()
 
@@ -20,7 +20,7 @@ def next_number() -> int:
 def barrier(name: str) -> None:
     """Waits until all processes are here. Runs no computation on devices, so any thread may call it."""
     if jax.process_count() > 1:
-        asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail"))
+        _wait(name)
 
 
 def meet(name: str, seconds: int) -> bool:
@@ -28,10 +28,16 @@ def meet(name: str, seconds: int) -> bool:
     if jax.process_count() == 1:
         return True
     try:
-        asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail", timeout=seconds))
+        _wait(name, timeout=seconds)
     except Exception:  # A time-out, or the end of the process that coordinates them.
         return False
     return True
+
+
+def _wait(name: str, **options: Any) -> None:
+    from orbax.checkpoint import v1 as ocp  # Here: it takes a while, and most commands do not need it.
+
+    asyncio.run(ocp.multihost.sync_global_processes(name, operation_id="dovetail", **options))
 
 
 def add_up(numbers: np.ndarray) -> np.ndarray:

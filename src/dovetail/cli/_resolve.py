@@ -32,7 +32,7 @@ def resolve(
     """
     name, on = split_hardware(name, on)
     check(name, overrides)
-    _import()
+    _import(mesh, on)
     cfg = override(change(_named(name)) if change else _named(name), overrides, note=note)
     if on is not None:
         from dovetail.plan import on_hardware
@@ -70,7 +70,7 @@ def start(
     """
     name, on = split_hardware(name, on)
     check(name, overrides)
-    _import()
+    _import(mesh, on)
     from dovetail.launch import start_devices
     from dovetail.parallel import hardware
 
@@ -91,9 +91,16 @@ def check(name: str, overrides: Sequence[str] = ()) -> None:
         check_name(name)
 
 
-def _import() -> None:
-    """Imports all that a run needs."""
+def _import(mesh: str | None = None, on: str | None = None) -> None:
+    """Imports all that a run needs; first what can tell whether mesh and hardware are anything."""
     with phase("importing"):
+        if mesh is not None or on is not None:
+            from dovetail.parallel import Mesh, hardware, parse_mesh
+
+            if on is not None:
+                hardware(on)
+            if mesh is not None:
+                parse_mesh(mesh, Mesh())
         importlib.import_module("dovetail.zoo.recipes")
 
 
