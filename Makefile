@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv compilers test demo lint types imports encapsulation limits loc check format docs golden bench clean
+.PHONY: help venv compilers test demo lint types imports encapsulation limits loc check format docs golden sharding bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,9 @@ docs: venv ## rewrite the outputs shown in the Markdown pages
 
 golden: venv ## rewrite the golden configs of the recipes
 	$(BIN)/python tools/golden.py
+
+sharding: venv ## try 300 random models, meshes and ways to train against one device, for hours
+	$(BIN)/python tools/sharding.py --random 300 --seed 1 --busy 2
 
 bench: venv ## run every benchmark
 	@for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done

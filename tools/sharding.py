@@ -5,19 +5,19 @@
 writes each mesh with its worst error to benchmarks/results/sharding_<kind>.md, as it goes: it takes an hour or two.
 `--kinds moe --meshes data=2,expert=4` tries some of them, and writes nothing. Tests try a few.
 
-The error of a gradient is the largest difference in one parameter, divided by the largest gradient in it. The order of
-sums is all that may differ: float32 has 24 bits, and a few dozen sums of a few hundred terms cost some of them. How
-much a model makes of that is measured: on one device, all parameters are changed by half a unit in the last place, up
-or down. A mesh may differ by four times as much as that changes the gradients, since there are a dozen other
-operations, each of which rounds, for one that reads a parameter; and in any case by 2e-5. With bfloat16, which has 8
-bits, two orders of sums differ as much as each differs from float32: there, a mesh may be as far from the float32
-gradients as one device is, and half as much again.
+`--random 300 --seed 1` tries that many random cases (recipe, mesh, dtype, remat, accumulation, lengths, pipeline, kind
+of attention), each in a process of its own, since a compiler or a runtime that aborts is one of the things to find. One
+in four is compiled as users compile, the others without most optimizations. They are written to
+benchmarks/results/sharding_random.md, as it goes. `--busy 2` keeps so many processes busy beside them: devices then
+come to their meetings late. `--random 1 --first 17 --here` tries case 17 in this process, to look into it.
 """
 
 import argparse
-import dataclasses
-import functools
+import contextlib
+import json
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,214 +31,12 @@ if __name__ == "__main__":  # Before JAX starts. Tests have settings of their ow
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
-from dovetail.config import replace_all
-from dovetail.module import Remat, init, specs
-from dovetail.nn import Block
-from dovetail.parallel import MESH_AXES, Mesh, factorisations, layout_of, on_mesh, parse_mesh
-from dovetail.train import gradients_of
-from dovetail.zoo import recipe
+from dovetail.parallel import Mesh, parse_mesh
+from sharding_cases import EARLY, KINDS, TOLERANCE, VARIANTS, Variant, allowed_error, draw, meshes, worst_error
 
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "results"
-DEVICES = 8
-TOLERANCE = 2e-5
-_DRAWS, _PER_PARAMETER = 4, 4  # Of rounding; how much all of it is, by that of parameters.
-_TIME, _LAYERS = 32, 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """How a model trains, besides the mesh."""
-
-    parts: int = 1  # Gradient accumulation.
-    packed: bool = False
-    remat: bool = False
-    tied: bool = False
-    ring: bool = False  # How attention meets other devices; else all keys are gathered.
-    pipeline: str = ""  # Of a pipeline: "" for forward first, "circular" with two rounds, or "1F1B".
-    dtype: str = "float32"
-
-    def __str__(self) -> str:
-        named = [name for name in ("packed", "remat", "tied", "ring") if getattr(self, name)]
-        parts = [f"{self.parts} parts"] if self.parts > 1 else []
-        return ", ".join([*parts, *named, *filter(None, [self.pipeline]), self.dtype])
-
-    def on(self, mesh: Mesh) -> Mesh:
-        """Returns the mesh with the choices of this variant."""
-        mesh = mesh.set(attention="ring" if self.ring else "gather")
-        if self.pipeline == "1F1B":
-            mesh = mesh.set(schedule="one_forward_one_backward")
-        return mesh.set(rounds=2) if self.pipeline == "circular" and 1 < mesh.pipeline < _LAYERS else mesh
-
-
-PLAIN = Variant()
-ALL = Variant(parts=2, packed=True, remat=True, tied=True, ring=True, pipeline="circular")
-EARLY = Variant(parts=2, packed=True, pipeline="1F1B")  # Only for meshes with a pipeline.
-VARIANTS = (ALL, PLAIN, EARLY)
-
-
-def _dense() -> Any:
-    cfg = recipe("llama3-tiny").model.set_in("stack.num_layers", _LAYERS)
-    return cfg.set_in("stack.layer.mixer.num_heads", 8)
-
-
-def _moe() -> Any:
-    cfg = recipe("qwen3-moe-tiny").model.set_in("stack.num_layers", _LAYERS)
-    return cfg.set_in("stack.layer.mixer.num_heads", 8)
-
-
-def _mla() -> Any:
-    cfg = recipe("deepseek-v3-tiny").model.set_in("stack.stacks[1].num_layers", _LAYERS)
-    for stack in (0, 1):
-        cfg = cfg.set_in(f"stack.stacks[{stack}].layer.mixer.num_heads", 8)
-    return cfg
-
-
-def _hybrid() -> Any:
-    cfg = recipe("hybrid-tiny").model
-    pattern = tuple(cfg.stack.pattern[:2])  # A state-space layer, then attention.
-    return (
-        cfg.set_in("stack.pattern", pattern)
-        .set_in("stack.num_layers", 2 * _LAYERS)
-        .set_in("stack.pattern[1].mixer.num_heads", 8)
-    )
-
-
-KINDS = {"dense": _dense, "moe": _moe, "mla": _mla, "hybrid": _hybrid}
-_HAS_EXPERTS = ("moe", "mla")
-
-
-def meshes(kind: str, devices: int = DEVICES) -> Iterator[Mesh]:
-    """Yields every mesh of so many devices over the axes that a kind of model can use."""
-    for sizes in factorisations(devices, len(MESH_AXES)):
-        mesh = Mesh(**dict(zip(MESH_AXES, sizes, strict=True)))
-        if mesh.expert == 1 or kind in _HAS_EXPERTS:
-            yield mesh
-
-
-def model_of(kind: str, variant: Variant) -> Any:
-    """Returns the config of a model, as one device has it."""
-    cfg = KINDS[kind]()
-    if variant.tied:
-        cfg = cfg.set(head=None)
-    if variant.remat:
-        cfg = replace_all(Block.Config, lambda block: block.set(remat=Remat(save=("attended",))), missing="ok")(cfg)
-    return cfg
-
-
-def batch_of(vocab: int, variant: Variant) -> dict[str, np.ndarray]:
-    """Returns a batch that any mesh divides: some tokens do not count, and packed rows have three documents."""
-    rng, shape = np.random.default_rng(0), (DEVICES * variant.parts, _TIME)
-    ids = rng.integers(0, vocab, (shape[0], _TIME + 1), np.int32)
-    segments, positions = np.ones(shape, np.int32), np.broadcast_to(np.arange(_TIME, dtype=np.int32), shape).copy()
-    if variant.packed:
-        for row in range(shape[0]):
-            first, second = sorted(rng.choice(np.arange(1, _TIME), 2, replace=False))
-            segments[row, first:] += 1
-            segments[row, second:] += 1
-            for start in (first, second):
-                positions[row, start:] -= positions[row, start]
-    weights = (rng.random(shape) < 0.9).astype(np.float32)
-    # Weights of all rows are equal in sum, so that a mean over microbatches is the mean over all.
-    weights *= 20 / weights.sum(axis=1, keepdims=True)
-    return {
-        "tokens": ids[:, :-1],
-        "targets": ids[:, 1:],
-        "weights": weights,
-        "segments": segments,
-        "positions": positions,
-    }
-
-
-@functools.cache
-def _alone(kind: str, variant: Variant, microbatches: int) -> Any:
-    """Returns a function of parameters: loss, metrics and gradients of one device."""
-    cfg = model_of(kind, variant)
-    step = jax.jit(gradients_of(cfg.build(path="model"), num_microbatches=microbatches, dtype=_dtype(variant)))
-    return lambda params: jax.device_get(step(params, batch_of(cfg.vocab_size, variant), _key()))
-
-
-@functools.cache
-def _reference(kind: str, variant: Variant, microbatches: int) -> Any:
-    """Returns the loss, metrics and gradients of one device, with as many microbatches as the mesh has in all."""
-    return _alone(kind, variant, microbatches)(_params(kind, variant))
-
-
-def allowed_error(kind: str, mesh: Mesh, variant: Variant = PLAIN) -> float:
-    """Returns how far a mesh may be from one device: see above."""
-    microbatches, rng = variant.parts * mesh.num_microbatches, np.random.default_rng(0)
-    run, wanted = _alone(kind, variant, microbatches), _reference(kind, variant, microbatches)
-
-    def rounded(x: Any) -> Any:
-        return (x * (1 + rng.choice([-1.0, 1.0], x.shape) * 2.0**-24)).astype(x.dtype)
-
-    params = jax.device_get(_params(kind, variant))
-    noise = [_errors(run(jax.tree.map(rounded, params))[1], wanted[1]) for _ in range(_DRAWS)]
-    return max(TOLERANCE, _PER_PARAMETER * max(error for errors in noise for error, _ in errors))
-
-
-@functools.cache
-def _params(kind: str, variant: Variant) -> Any:
-    return jax.jit(functools.partial(init, model_of(kind, variant).build(path="model")))(_key())
-
-
-def _key() -> Any:
-    return jax.random.key(1)
-
-
-def _dtype(variant: Variant) -> Any:
-    return None if variant.dtype == "float32" else jnp.dtype(variant.dtype)
-
-
-def compiled(kind: str, mesh: Mesh, variant: Variant = PLAIN) -> tuple[Any, Any, Any]:
-    """Returns the compiled program of loss and gradients on a mesh, with its inputs: parameters and batch."""
-    cfg, mesh = model_of(kind, variant), variant.on(mesh)
-    model, layout = on_mesh(cfg, mesh).build(path="model"), layout_of(mesh)
-    assert layout is not None
-    devices = mesh.on()
-    stored = jax.tree.map(lambda spec: NamedSharding(devices, layout.partition(spec)), specs(model))
-    rows = NamedSharding(devices, PartitionSpec(*(layout.activation_axes(name) or None for name in ("batch", "seq"))))
-    params = jax.device_put(_params(kind, variant), stored)
-    batch = jax.device_put(batch_of(cfg.vocab_size, variant), rows)
-    step = gradients_of(model, num_microbatches=variant.parts, dtype=_dtype(variant), layout=layout)
-    with jax.set_mesh(devices):
-        program = jax.jit(step, out_shardings=(None, stored)).lower(params, batch, _key()).compile()
-    return program, params, batch
-
-
-def worst_error(kind: str, mesh: Mesh, variant: Variant = PLAIN) -> tuple[float, str]:
-    """Returns the largest error of loss, metrics and gradients on a mesh, and where it is."""
-    program, params, batch = compiled(kind, mesh, variant)
-    (loss, weight, metrics), gradients = jax.device_get(program(params, batch, _key()))
-    wanted = _reference(kind, variant, variant.parts * mesh.num_microbatches)
-    known = {name: metrics[name] for name in wanted[0][2]}  # A mesh may have more to report.
-    return max(
-        _errors(((loss, weight, known), gradients), wanted), key=lambda item: (not np.isfinite(item[0]), item[0])
-    )
-
-
-def rounding_errors(kind: str, mesh: Mesh, variant: Variant) -> tuple[float, float]:
-    """Returns the mean error of the gradients, against those in float32: on a mesh, and on one device."""
-    program, params, batch = compiled(kind, mesh, variant)
-    here = jax.device_get(program(params, batch, _key()))[1]
-    microbatches = variant.parts * mesh.num_microbatches
-    alone = _reference(kind, variant, microbatches)[1]
-    exact = _reference(kind, dataclasses.replace(variant, dtype="float32"), microbatches)[1]
-    mean_here, mean_alone = (float(np.mean([e for e, _ in _errors(found, exact)])) for found in (here, alone))
-    return mean_here, mean_alone
-
-
-def _errors(found: Any, wanted: Any) -> list[tuple[float, str]]:
-    leaves = zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(wanted), strict=True)
-    return [(_error(got, want), jax.tree_util.keystr(keys)) for (keys, got), want in leaves]
-
-
-def _error(got: Any, want: Any) -> float:
-    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    return float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-6)) if got.size else 0.0
+_SECONDS = 900  # That a random case may take, on a busy machine.
 
 
 def _line(kind: str, mesh: Mesh, variant: Variant) -> tuple[str, bool]:
@@ -253,27 +51,23 @@ def _line(kind: str, mesh: Mesh, variant: Variant) -> tuple[str, bool]:
     return f"| {mesh.text()} | {variant} | {text} |", good
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 1 if a mesh breaks the contract."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--meshes", nargs="*", type=parse_mesh, help="only these; nothing is written")
-    args = parser.parse_args(argv)
-    good, lines = True, {kind: list[str]() for kind in args.kinds}
+def _every_mesh(kinds: Sequence[str], chosen: Sequence[Mesh] | None) -> bool:
+    """Returns whether all is well."""
+    good, lines = True, {kind: list[str]() for kind in kinds}
     cases = (
         (kind, mesh, variant)
         for variant in VARIANTS
-        for kind in args.kinds
-        for mesh in args.meshes or meshes(kind)
+        for kind in kinds
+        for mesh in chosen or meshes(kind)
         if variant != EARLY or mesh.pipeline > 1
     )
     for kind, mesh, variant in cases:
         line, fine = _line(kind, mesh, variant)
         lines[kind].append(line)
         good = good and fine
-        if args.meshes is None:
+        if chosen is None:
             _record(kind, lines[kind])
-    return int(not good)
+    return good
 
 
 def _record(kind: str, lines: list[str]) -> None:
@@ -284,6 +78,104 @@ def _record(kind: str, lines: list[str]) -> None:
     head = ["| mesh | variant | worst error | where |", "| --- | --- | --- | --- |"]
     text = "\n".join([f"# Sharding: {kind}", "", about, "", *head, *lines]) + "\n"
     (RECORDS / f"sharding_{kind}.md").write_text(text)
+
+
+def _here(seed: int, numbers: Sequence[int]) -> bool:
+    """Tries random cases in this process, and prints what came of each; whether all is well."""
+    good = True
+    for number in numbers:
+        case = draw(seed, number)
+        print(f"{seed}/{number} | {case}", flush=True)
+        error, allowed, where = case.error()
+        good = good and error <= allowed
+        print(json.dumps({"error": error, "allowed": allowed, "where": where}), flush=True)
+    return good
+
+
+def _in_processes(seed: int, numbers: Sequence[int]) -> bool:
+    """Tries random cases, each in a process of its own, and records what came of each; whether all is well."""
+    path, good = RECORDS / "sharding_random.md", True
+    rows = _known_rows(path, seed)
+    for number in numbers:
+        normal = number % 4 == 3
+        start = time.perf_counter()
+        verdict, text = _outcome(seed, number, normal)
+        seconds = time.perf_counter() - start
+        good = good and verdict == "ok"
+        print(f"{verdict:4} {seed}/{number} | {draw(seed, number)} | {text}  {seconds:.0f} s", flush=True)
+        flags = "normal" if normal else "fast"
+        rows[number] = f"| {seed}/{number} | {draw(seed, number)} | {flags} | {verdict} | {text} |"
+        _write_random(path, seed, rows)
+    return good
+
+
+def _outcome(seed: int, number: int, normal: bool) -> tuple[str, str]:
+    """Returns "ok" or "BAD", and the error, or why there is none."""
+    command = [sys.executable, __file__, "--random", "1", "--seed", str(seed), "--first", str(number), "--here"]
+    environ = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0" if normal else "1"}
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return "BAD", f"no end after {_SECONDS} s"
+    if done.returncode in (0, 1) and done.stdout.rstrip().endswith("}"):
+        found = json.loads(done.stdout.splitlines()[-1])
+        where = "" if found["where"] == "mean" else f" `{found['where']}`"
+        verdict = "ok" if found["error"] <= found["allowed"] else "BAD"
+        return verdict, f"{found['error']:.1e} of {found['allowed']:.1e}{where if verdict == 'BAD' else ''}"
+    fatal = re.findall(r"^F\d{4} .*?\] (.*)$", done.stderr, re.MULTILINE)  # As C++ says why it aborts.
+    last = (fatal or [line for line in done.stderr.splitlines() if line.strip()] or ["no message"])[0 if fatal else -1]
+    return "BAD", f"exit code {done.returncode}: {last[:200].replace('|', '/')}"
+
+
+def _known_rows(path: Path, seed: int) -> dict[int, str]:
+    """Returns the rows of a record that are of the same seed, to go on with it."""
+    text = path.read_text() if path.exists() else ""
+    return {int(row[1]): row[0] for row in re.finditer(rf"^\| {seed}/(\d+) \|.*$", text, re.MULTILINE)}
+
+
+def _write_random(path: Path, seed: int, rows: dict[int, str]) -> None:
+    bad = sum("| BAD |" in row for row in rows.values())
+    about = (
+        f"{len(rows)} random cases of seed {seed}, of which {bad} are bad: loss, metrics and gradients on eight CPU "
+        f"devices against one, by `python tools/sharding.py --random N --seed {seed}` (see there), with jax "
+        f"{jax.__version__}, each in a process of its own. The error is the largest of a parameter, and how large it "
+        "may be; in bfloat16, the mean of all. Flags of the compiler are normal, or make it fast."
+    )
+    head = ["| case | recipe | mesh | variant | flags | | error |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [rows[number] for number in sorted(rows)]
+    path.write_text("\n".join(["# Sharding: random cases", "", about, "", *head, *lines]) + "\n")
+
+
+@contextlib.contextmanager
+def _busy(count: int) -> Iterator[Any]:
+    """Keeps so many processes busy."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns 1 if a mesh breaks the contract."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--meshes", nargs="*", type=parse_mesh, help="only these; nothing is written")
+    parser.add_argument("--random", type=int, metavar="N", help="so many random cases instead")
+    parser.add_argument("--seed", type=int, default=1, help="of the random cases")
+    parser.add_argument("--first", type=int, default=0, help="number of the first random case")
+    parser.add_argument("--here", action="store_true", help="random cases in this process; nothing is written")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="keep so many processes busy meanwhile")
+    args = parser.parse_args(argv)
+    with _busy(args.busy):
+        if args.random is None:
+            good = _every_mesh(args.kinds, args.meshes)
+        else:
+            numbers = range(args.first, args.first + args.random)
+            good = (_here if args.here else _in_processes)(args.seed, numbers)
+    return int(not good)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from dovetail.aot import Collective, collectives
 from dovetail.module import specs
 from dovetail.parallel import MeshLayout, parse_mesh
-from sharding import KINDS, PLAIN, Variant, compiled, model_of
+from sharding_cases import KINDS, PLAIN, Variant, compiled, model_of
 
 ROWS, TIME, DIM, LAYERS, FLOAT = 8, 32, 32, 8, 4
 SMALL = 512  # Bytes, of sums and numbers of tokens, which are not what a mesh is chosen for.

@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On any mesh, loss and gradients are those of one device. A sample; `python tools/sharding.py` tries every mesh."""
+"""On any mesh, loss and gradients are those of one device. A sample; `python tools/sharding.py` tries every mesh.
+
+A few cases are random, from a seed: `SHARDING_SEED=7` draws others, and `make sharding` hundreds.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
 
 import jax
 import pytest
 
+from dovetail.config import ConfigError
 from dovetail.module import abstract
 from dovetail.parallel import layout_of, parse_mesh
 from dovetail.train import gradients_of
-from sharding import (
+from sharding_cases import (
     ALL,
     EARLY,
     KINDS,
     PLAIN,
     Variant,
     allowed_error,
+    any_case,
     batch_of,
+    draw,
     meshes,
     model_of,
     rounding_errors,
+    traced,
     worst_error,
 )
 
@@ -35,6 +48,53 @@ SAMPLE = [
 def test_a_mesh_changes_nothing_but_the_order_of_sums(kind, mesh, variant):
     error, where = worst_error(kind, parse_mesh(mesh), variant)
     assert error <= allowed_error(kind, parse_mesh(mesh), variant), where
+
+
+SEED = int(os.environ.get("SHARDING_SEED", "8"))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_random_case_changes_nothing_but_the_order_of_sums(number):
+    case = draw(SEED, number)
+    error, allowed, where = case.error()
+    again = f"python tools/sharding.py --random 1 --seed {SEED} --first {number} --here"
+    assert error <= allowed, f"{case}: {where}\n  Again by: {again}"
+
+
+def test_what_the_check_of_a_mesh_accepts_can_be_traced_and_so_can_what_it_proposes():
+    """Nothing is compiled."""
+    rng, counts = random.Random(SEED), {"accepted": 0, "proposed": 0}
+    while min(counts.values()) < 6:
+        case = any_case(rng)
+        mesh, outcome = case.mesh, "accepted"
+        try:
+            case.check()
+        except ConfigError as e:
+            found = re.search(r"of 8 devices that fit: ([a-z0-9=,]*)", str(e))
+            if found is None:
+                continue
+            mesh, outcome = parse_mesh(found[1]), "proposed"
+        if counts[outcome] < 6:
+            counts[outcome] += 1
+            traced(case.recipe, mesh, case.variant)
+
+
+OPTIMIZED = """
+from dovetail.parallel import parse_mesh
+from sharding_cases import Variant, allowed_error, worst_error
+
+case = "gemma2-tiny", parse_mesh("expert=2,seq=4"), Variant(parts=2, ring=True, tokens=24)
+error, where = worst_error(*case)
+assert error <= allowed_error(*case), (error, where)
+"""
+
+
+def test_ring_attention_compiled_as_users_compile_it_meets_all_its_devices():
+    """Collectives of one channel met each other here, and the process was aborted."""
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environ |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", OPTIMIZED], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("kind", KINDS)

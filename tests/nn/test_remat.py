@@ -10,7 +10,7 @@ from dovetail.module import abstract
 from dovetail.nn import POLICIES, Block, with_remat
 from dovetail.train import gradients_of
 from dovetail.zoo import model
-from sharding import KINDS, PLAIN, batch_of
+from sharding_cases import KINDS, PLAIN, batch_of
 from support.models import random_params
 
 

@@ -51,7 +51,8 @@ def test_a_mesh_that_fits_is_accepted(text):
             STEP,
             "the mesh seq=3 does not fit:\n"
             "  input.seq_len is 4096, expected a multiple of seq = 3.\n"
-            "  No mesh of 3 devices fits this model and batch. Use fewer devices, or more rows in a batch.",
+            "  No mesh of 3 devices fits this model and batch. Use fewer devices, or an input.batch_size that is a "
+            "multiple of 3, for data=3.",
         ),
         (
             "pipeline=3",

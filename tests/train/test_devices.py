@@ -20,9 +20,9 @@ from support.runs import tiny
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
 
 
-def losses(cfg: Trainer.Config) -> list[float]:
+def losses(cfg: Trainer.Config, name: str = "loss") -> list[float]:
     lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
-    return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+    return [record[name] for record in map(json.loads, lines) if name in record]
 
 
 def assert_close(found, wanted) -> None:
@@ -32,9 +32,11 @@ def assert_close(found, wanted) -> None:
 
 def test_a_run_on_a_mesh_is_the_run_on_one_device(unbroken, tmp_path):
     want, state = unbroken
-    cfg = tiny(tmp_path, mesh=CUBE)
+    cfg = tiny(tmp_path, mesh=CUBE).set_in("eval_input.batch_size", 3)  # Which fsdp does not divide: it is filled up.
     found = cfg.build().run()
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
+    np.testing.assert_allclose(losses(cfg, "eval/loss"), losses(want, "eval/loss"), rtol=1e-5)
+    assert losses(cfg, "eval/tokens") == losses(want, "eval/tokens") != []
     assert_close(found, state)
     query = found.params["stack"]["layer"]["mixer"]["query"]["weight"]
     moment = found.learner.ema["stack"]["layer"]["mixer"]["query"]["weight"]
@@ -57,6 +59,15 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_written(tmp_path
     with pytest.raises(ConfigError, match=r"(?s)the mesh tensor=4 does not fit:.*heads.*The nearest of 4 devices"):
         cfg.build()
     assert not Path(cfg.directory).exists()
+
+
+def test_a_length_to_evaluate_that_the_mesh_does_not_divide_is_refused_at_the_start(tmp_path):
+    cfg = tiny(tmp_path, mesh=Mesh(seq=4)).set_in("eval_input.seq_len", 30)
+    with pytest.raises(ConfigError) as e:
+        cfg.build()
+    assert str(e.value) == (
+        "eval_input.seq_len is 30, which the 4 devices along the mesh axis 'seq' do not divide.\n  Use 28 or 32."
+    )
 
 
 PROGRAM = """

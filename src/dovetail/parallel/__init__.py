@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meshes: how logical axes lie on devices, and what runs differently because of it."""
 
-from . import _cpu_collectives as _cpu_collectives
 from ._adapt import on_mesh as on_mesh
 from ._attention import GatheredAttention as GatheredAttention
 from ._exchange import Exchange as Exchange

@@ -16,6 +16,7 @@ Other hardware keeps what JAX makes.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # JAX's own annotations are incomplete, and it has no public way to ask for a rule.
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,15 @@ _COLLECTIVES: tuple[Any, ...] = (
 )
 _HANDLE = "channel_handle"
 _AFTER = ("stablehlo.reshape", "stablehlo.transpose")  # What JAX makes of the result of a collective.
+
+
+@functools.cache  # Once for a process.
+def mend_cpu_collectives() -> None:
+    """Settles how collectives are lowered for CPUs, from now on."""
+    for collective in _COLLECTIVES:
+        rule = _for_cpus(mlir._lowerings[collective].rule)
+        # Not cached: else equal ones would share what was made of the first.
+        mlir.register_lowering(collective, rule, platform="cpu", cacheable=False)
 
 
 def _for_cpus(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,8 +71,3 @@ def _leave_scalars_alone(collective: Any) -> None:
             if operation.name == "sdy.sharding_constraint":
                 operation.result.replace_all_uses_with(operation.operands[0])
                 operation.operation.erase()
-
-
-for _collective in _COLLECTIVES:
-    # Not cached: else equal ones would share what was made of the first.
-    mlir.register_lowering(_collective, _for_cpus(mlir._lowerings[_collective].rule), platform="cpu", cacheable=False)

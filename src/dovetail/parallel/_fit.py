@@ -39,8 +39,9 @@ def check_fit(mesh: Mesh, specs: Any, batch: Batch) -> None:
     more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
     lines = "".join(f"\n  {line}" for line in (*problems[:_SHOWN], *more))
     near = [other.text() for other in itertools.islice(_nearest(mesh, specs, batch), _NEAREST)]
-    advice = f"No mesh of {mesh.num_devices} devices fits this model and batch. "
-    advice += "Use fewer devices, or more rows in a batch."
+    count = mesh.num_devices
+    advice = f"No mesh of {count} devices fits this model and batch. Use fewer devices, "
+    advice += f"or an input.batch_size that is a multiple of {count * batch.parts}, for data={count}."
     if near:
         advice = f"The nearest of {mesh.num_devices} devices that fit: {'; '.join(near)}."
     raise ConfigError(f"the mesh {mesh.text()} does not fit:{lines}\n  {advice}")

@@ -14,6 +14,7 @@ from jax.sharding import AxisType
 
 from dovetail.config import ConfigBase, ConfigError, did_you_mean
 
+from ._cpu_collectives import mend_cpu_collectives
 from ._rules import MESH_AXES, Rules
 
 _AXIS = re.compile(r"([a-z_]+)=(?:(\d+)x)?(\d+)")
@@ -99,6 +100,8 @@ class Mesh(ConfigBase):
                 f"  Use a mesh of {len(devices)}."
             )
         devices = devices[:needed]
+        if devices[0].platform == "cpu":
+            mend_cpu_collectives()
         inner = [getattr(self, axis) for axis in MESH_AXES]
         outer = [self.outer.get(axis, 1) for axis in MESH_AXES]
         return jax.sharding.Mesh(_arranged(inner, outer, devices), MESH_AXES, axis_types=(AxisType.Auto,) * len(inner))

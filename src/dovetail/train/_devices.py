@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dovetail.config import ConfigError
 from dovetail.data import BatchIterator, Input, merge_states
 from dovetail.module import Module, abstract, specs
 from dovetail.ops import target
@@ -81,11 +82,29 @@ class Devices:
         axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
         return NamedSharding(self._mesh, PartitionSpec(*axes))
 
+    def check_length(self, path: str, tokens: int) -> None:
+        """Raises if the mesh cannot split sequences of so many tokens."""
+        parts = self.layout.shards(self.layout.activation_axes("seq")) if self.layout else 1
+        if tokens % parts:
+            low = tokens // parts * parts
+            sizes = " or ".join(str(size) for size in (low, low + parts) if size)
+            raise ConfigError(
+                f"{path} is {tokens}, which the {parts} devices along the mesh axis 'seq' do not divide.\n"
+                f"  Use {sizes}."
+            )
+
     def batches(self, source: Input) -> "GlobalBatches":
-        """Returns the batches of an input, of which this process reads the rows of its devices."""
+        """Returns the batches of an input, of which this process reads the rows of its devices.
+
+        Where these do not divide the rows, batches are filled up with rows of weight 0.
+        """
         sharding = self.batch_sharding
         if self.layout is None or sharding is None:
             return GlobalBatches(source.iterator(), None, source.batch_shape, 0)
+        self.check_length("seq_len", source.batch_shape[1])
+        more = -source.batch_shape[0] % self.layout.shards(self.layout.activation_axes("batch"))
+        if more:
+            return GlobalBatches(source.iterator(), sharding, source.batch_shape, 0, more)
         rows, places = source.batch_shape[0], sharding.addressable_devices_indices_map(source.batch_shape)
         held = [index[0].indices(rows) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
@@ -101,15 +120,21 @@ class GlobalBatches:
     """Batches on the devices of a run. Its position in the data is that of all processes together."""
 
     def __init__(
-        self, source: BatchIterator, sharding: NamedSharding | None, shape: tuple[int, int], first_row: int
+        self,
+        source: BatchIterator,
+        sharding: NamedSharding | None,
+        shape: tuple[int, int],
+        first_row: int,
+        more_rows: int = 0,
     ) -> None:
-        self._source, self._sharding, self._shape, self._first = source, sharding, shape, first_row
+        self._source, self._sharding, self._first, self._more = source, sharding, first_row, more_rows
+        self._shape = (shape[0] + more_rows, shape[1])
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self
 
     def __next__(self) -> Mapping[str, Any]:
-        batch, sharding = next(self._source), self._sharding
+        batch, sharding = _filled_up(next(self._source), self._more), self._sharding
         return batch if sharding is None else {name: self._placed(rows, sharding) for name, rows in batch.items()}
 
     def _placed(self, rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -126,3 +151,12 @@ class GlobalBatches:
     def set_state(self, state: Any) -> None:
         """Goes to a position, made with any number of processes."""
         self._source.set_state(state)
+
+
+def _filled_up(batch: Mapping[str, np.ndarray], more: int) -> Mapping[str, np.ndarray]:
+    """Returns a batch with more rows at its end: the last one again, with weight 0."""
+    if not more:
+        return batch
+    filled = {name: np.pad(rows, ((0, more), (0, 0)), "edge") for name, rows in batch.items()}
+    filled["weights"][-more:] = 0
+    return filled

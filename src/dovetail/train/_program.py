@@ -34,8 +34,10 @@ class Program:
         self._cfg = cfg
         self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
         self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model), steps=cfg.steps)
-        batch = batch or BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
-        self.devices = Devices(cfg.mesh, self.model, batch, devices)
+        step = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
+        self.devices = Devices(cfg.mesh, self.model, batch or step, devices)
+        if batch is None and cfg.eval_input is not None:
+            self.devices.check_length("eval_input.seq_len", cfg.eval_input.seq_len)
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
         self.was_kept = False  # Whether the compiled step came from JAX's cache.
