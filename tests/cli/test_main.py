@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: exit codes, and the one message of what a user can fix."""
 
+import io
 import subprocess
 import sys
 
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli import _main, main
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,21 @@ for argv in {commands}:
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert [line.split()[1] for line in done.stderr.splitlines()] == [f"{argv[0]}:" for argv in commands]
+
+
+@pytest.mark.parametrize("process, speaks", [("0", True), ("1", False)])
+def test_of_several_processes_the_first_one_says_what_is_done(process, speaks, monkeypatch, capfd):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("JAX_PROCESS_ID", process)
+    monkeypatch.setattr(_main, "open", lambda fd, *args, **kwargs: Terminal(io.FileIO(fd, "w")), raising=False)
+    monkeypatch.setattr(sys, "argv", ["dovetail", "show", "llama3-tiny"])
+    assert main() == 0
+    printed = capfd.readouterr()
+    assert ("importing ..." in printed.err) == speaks
+    assert "importing" not in printed.out
 
 
 def test_a_config_is_read_without_what_only_saving_and_reading_need():

@@ -18,6 +18,7 @@ from ._train import add_train
 
 _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kernels, precision"
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
+_OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
     "run_directory": "the directory of a run",
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         if recipe:
             added.add_argument(recipe, help=_NAMES[recipe])
-            added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in learner.clip_norm=0.5")
+            added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help=_OVERRIDES)
         if reports:
             added.add_argument("--json", action="store_true", help="print JSON")
         return added
