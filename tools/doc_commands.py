@@ -11,7 +11,24 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+# JAX starts once, so no command may ask for another number of devices.
+_JAX = {"JAX_NUM_CPU_DEVICES": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 _STAND_IN = "tiny-lm"  # The recipe of runs that a page names and that are not there.
+
+
+@contextlib.contextmanager
+def caches_in(directory: str) -> Iterator[None]:
+    """Lets commands keep in a directory what they unpack and compile: several of a page compile the same program."""
+    cache = f"{directory}/.cache"
+    made = {"XDG_CACHE_HOME": cache, "JAX_COMPILATION_CACHE_DIR": f"{cache}/jax", **_JAX}
+    before = {name: os.environ.get(name) for name in made}
+    os.environ.update(made)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def run_console(lines: Sequence[str]) -> list[str]:
@@ -51,7 +68,6 @@ def _run(command: str) -> tuple[int, str, str]:
     if argv[0] != "dovetail":
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # JAX starts once, so no command may ask for another number.
     from dovetail.cli import main
 
     output, error = io.StringIO(), io.StringIO()

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from doc_commands import check_bash, run_console
+from doc_commands import caches_in, check_bash, run_console
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,7 +59,8 @@ def run_page(page: Path, *, update: bool = False) -> list[str]:
     except ValueError as e:
         return [f"{page}:{e}"]
     if any(block.info == "console" for block in blocks):
-        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        page = page.resolve()
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), caches_in(directory):
             return _run_blocks(page, lines, blocks, update)
     return _run_blocks(page, lines, blocks, update)
 
