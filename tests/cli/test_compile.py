@@ -2,11 +2,17 @@
 """Hardware on the command line: `show`, `diff` and `train` on it, and `compile` for it."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli import main, resolve
+from dovetail.config import to_text
+from dovetail.parallel import hardware
+from dovetail.plan import _cache, lower_step
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +74,48 @@ def test_compile_reports_and_answers_at_once_the_second_time(capsys):
     assert lines[2].startswith("compiled in ")
     assert "(kept from before)" in lines[2]
     assert any(line.startswith("model.stack.layer.ffn") for line in lines)
+
+
+_OWN = """
+from dovetail.config import replace_all
+from dovetail.nn import FeedForward
+from dovetail.zoo import recipe
+
+
+class Scaled(FeedForward):
+    class Config(FeedForward.Config):
+        pass
+
+    def forward(self, x):
+        return {factor} * x
+
+
+def run():
+    return replace_all(FeedForward.Config, lambda old: Scaled.Config())(recipe("llama3-tiny"))
+"""
+
+
+def test_a_changed_layer_of_the_user_is_another_question(tmp_path):
+    """The config is the same; the program that goes to the compiler is not."""
+    path, found = tmp_path / "own_layer.py", []
+    for factor in (2.0, 2.0, 3.0):
+        path.write_text(_OWN.format(factor=factor), encoding="utf-8")
+        cfg = resolve(f"{path}:run", on="cpu-1")
+        found.append((to_text(cfg), _cache.key(lower_step(cfg, hardware("cpu-1")).lowered.as_text(), cfg, "cpu-1", {})))
+    assert found[0] == found[1]
+    assert found[2][0] == found[0][0]
+    assert found[2][1] != found[0][1]
+
+
+def test_devices_that_are_only_described_need_none_of_the_cpu():
+    code = (
+        "import jax; from dovetail.cli import main\n"
+        "assert main(['compile', 'qwen3-tiny', '--on', 'trn2-64', 'input.batch_size=256']) == 2\n"
+        "print(jax.device_count('cpu'))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ _CODE = """
 import json, sys
 from dovetail.config import override
 from dovetail.parallel import hardware
-from dovetail.plan import compile_step, on_hardware
+from dovetail.plan import compile_step, lower_step, on_hardware
 from dovetail.zoo import recipe
 
 changes = ["input.seq_len=128"]
 cfg = override(on_hardware(override(recipe({name!r}), changes), {on!r}), changes)
-print(json.dumps(compile_step(cfg, hardware({on!r}))._asdict()))
+print(json.dumps(compile_step(lower_step(cfg, hardware({on!r})))._asdict()))
 """
 
 

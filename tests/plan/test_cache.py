@@ -47,10 +47,11 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 def test_each_part_of_the_question_is_part_of_the_key():
     cfg, versions = recipe("qwen3-tiny"), {"jax": "1"}
     keys = {
-        cache.key(cfg, "cpu-8", versions),
-        cache.key(cfg.set(seed=1), "cpu-8", versions),
-        cache.key(cfg, "cpu-4", versions),
-        cache.key(cfg, "cpu-8", {"jax": "2"}),
+        cache.key("program", cfg, "cpu-8", versions),
+        cache.key("another", cfg, "cpu-8", versions),
+        cache.key("program", cfg.set(seed=1), "cpu-8", versions),
+        cache.key("program", cfg, "cpu-4", versions),
+        cache.key("program", cfg, "cpu-8", {"jax": "2"}),
     }
-    assert len(keys) == 4
-    assert cache.key(cfg, "cpu-8", versions) in keys
+    assert len(keys) == 5
+    assert cache.key("program", cfg, "cpu-8", versions) in keys

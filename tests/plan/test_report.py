@@ -10,7 +10,7 @@ import pytest
 from dovetail.aot import CompileError, described_devices
 from dovetail.module import abstract
 from dovetail.parallel import hardware
-from dovetail.plan import Report, compile_step, on_hardware
+from dovetail.plan import Report, compile_step, lower_step, on_hardware
 from dovetail.train import size_of
 from dovetail.zoo import recipe
 
@@ -24,7 +24,7 @@ def cfg():
 
 @pytest.fixture(scope="module")
 def report(cfg) -> Report:
-    return compile_step(cfg, hardware("cpu-8"))
+    return compile_step(lower_step(cfg, hardware("cpu-8")))
 
 
 def test_parameters_and_optimizer_are_what_a_device_holds(cfg, report):

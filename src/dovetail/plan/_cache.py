@@ -15,9 +15,12 @@ from dovetail.config import to_text
 from ._report import Report
 
 
-def key(cfg: Any, hardware: str, versions: dict[str, str]) -> str:
-    """Returns what a report depends on, as a name: config, hardware, versions, and the source of dovetail."""
-    parts = (to_text(cfg), hardware, json.dumps(versions, sort_keys=True), _source())
+def key(program: str, cfg: Any, hardware: str, versions: dict[str, str]) -> str:
+    """Returns what a report depends on, as a name: program, config, hardware, versions, and the source of dovetail.
+
+    The program that goes to the compiler says what layers compute, wherever their code is: in dovetail, or with a user.
+    """
+    parts = (program, to_text(cfg), hardware, json.dumps(versions, sort_keys=True), _source())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -47,7 +50,7 @@ def _directory() -> Path:
 
 @functools.cache
 def _source() -> str:
-    """Returns a fingerprint of the package, so that a change of its code is a change of the program."""
+    """Returns a fingerprint of the package: its code makes the report."""
     root = Path(dovetail.__file__).parent
     found = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

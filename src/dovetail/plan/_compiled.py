@@ -7,17 +7,18 @@ from dovetail.aot import versions
 from dovetail.parallel import Hardware
 
 from . import _cache
-from ._report import Report, compile_step
+from ._report import Report, compile_step, lower_step
 from ._suggest import suggestions
 
 
 def compiled(cfg: Any, hardware: Hardware, *, use_cache: bool = True) -> tuple[Report, bool]:
     """Returns the report for the config of a trainer on hardware, and whether it was kept from before."""
-    name = _cache.key(cfg, hardware.name, versions(hardware))
+    step = lower_step(cfg, hardware)
+    name = _cache.key(step.lowered.as_text(), cfg, hardware.name, versions(hardware))
     kept = _cache.load(name) if use_cache else None
     if kept is not None:
         return kept, True
-    report = compile_step(cfg, hardware)
+    report = compile_step(step)
     if not report.fits:
         report = report._replace(suggestions=suggestions(cfg, hardware))
     _cache.store(name, report)

@@ -61,23 +61,39 @@ class Report(NamedTuple):
     suggestions: list[dict[str, Any]] = []
 
 
-def compile_step(cfg: Any, hardware: Hardware) -> Report:
-    """Compiles the training step of the config of a trainer, which `on_hardware` returned, and reports on it."""
+class Lowered(NamedTuple):
+    """A training step for some hardware, ready for its compiler."""
+
+    cfg: Any
+    hardware: Hardware
+    program: Program
+    traced: Any  # `jax.stages.Traced`
+    lowered: Any  # `jax.stages.Lowered`
+    choices: list[Choice]
+
+
+def lower_step(cfg: Any, hardware: Hardware) -> Lowered:
+    """Traces the training step of the config of a trainer, which `on_hardware` returned."""
     program = Program(cfg, described_devices(hardware))
     with phase("tracing"), kernel_choices() as choices:
         traced = program.traced()
-        lowered = traced.lower()
+        return Lowered(cfg, hardware, program, traced, traced.lower(), choices)
+
+
+def compile_step(step: Lowered) -> Report:
+    """Compiles a training step, and reports on it."""
+    cfg, hardware = step.cfg, step.hardware
     with phase(f"compiling for {hardware.name}"):
-        found = compile_for(lowered)
+        found = compile_for(step.lowered)
     text, devices = Hlo(found.text), cfg.mesh.num_devices
-    memory, by_path = _memory(found, program, hardware)
+    memory, by_path = _memory(found, step.program, hardware)
     total = sum(memory.values())
     limit = None
     if hardware.chip.hbm_bytes is not None:
         limit = hardware.chip.hbm_bytes * _USABLE.get(hardware.chip.platform, 1.0) / GIB
     size = size_of(cfg)
     tokens = cfg.input.batch_size * cfg.input.seq_len
-    flops = count_compiled_flops(text) + count_kernel_flops(traced.jaxpr.jaxpr)
+    flops = count_compiled_flops(text) + count_kernel_flops(step.traced.jaxpr.jaxpr)
     return Report(
         hardware=hardware.name,
         chips=hardware.num_chips,
@@ -97,7 +113,7 @@ def compile_step(cfg: Any, hardware: Hardware) -> Report:
         hardware_flops=float(flops * devices),
         copied_gib=copied_bytes(text) / GIB,
         collectives=_collectives(collectives(found.text, cfg.mesh.sizes)),
-        kernels=_kernels(choices),
+        kernels=_kernels(step.choices),
         compile_seconds=found.seconds,
         versions=versions(hardware),
     )

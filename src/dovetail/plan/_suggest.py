@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.config import override
 from dovetail.parallel import Hardware, divisors
 
-from ._report import compile_step
+from ._report import compile_step, lower_step
 
 _TRIES = 5  # Programs that are compiled at most.
 
@@ -17,7 +17,7 @@ def suggestions(cfg: Any, hardware: Hardware) -> list[dict[str, Any]]:
     """Returns changes of a config that does not fit, with what they make of it. The last one fits, if any does."""
     found: list[dict[str, Any]] = []
     for changes in _changes(cfg):
-        report = compile_step(override(cfg, changes), hardware)
+        report = compile_step(lower_step(override(cfg, changes), hardware))
         found.append({"changes": changes, "fits": report.fits, "hbm_per_chip_gib": report.hbm_per_chip_gib})
         if report.fits or len(found) == _TRIES:
             break
