@@ -6,12 +6,14 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 
 from dovetail.config import ConfigError, MissingFieldsError
 from dovetail.launch import host_settings, kept_programs, restart_with
 from dovetail.progress import Line
 
+from ._code import load_code
 from ._parser import parser
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
@@ -26,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     As a program, without `argv`, it also says on standard error what it is doing, if that takes a while.
     """
     args = parsed(argv)
+    alone = argv is not None or "JAX_COORDINATOR_ADDRESS" not in os.environ
     shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
@@ -34,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
         with shown:
+            for name in getattr(args, "code", []):
+                load_code(name)
             code = args.run(args)
         sys.stdout.flush()
         return code
@@ -41,10 +46,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as e:
-        if not isinstance(e, _fixable()):
+        if isinstance(e, _fixable()):
+            print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)
+            return _ended(2, alone)
+        if alone:
             raise
-        print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)
-        return 2
+        traceback.print_exc()
+        return _ended(1, alone)
+
+
+def _ended(code: int, alone: bool) -> int:
+    """Returns the exit code of a command that failed; one of several processes ends here, at once.
+
+    The others may wait for it, and it would wait for them where JAX ends: they learn of it when it is gone.
+    """
+    if not alone:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _keep_programs() -> None:

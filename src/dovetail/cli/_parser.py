@@ -19,6 +19,8 @@ from ._train import add_train
 _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kernels, precision"
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
+_CODE = "a file, or a module, with code of your own that the config of a run names"
+_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "compile")
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
     "run_directory": "the directory of a run",
@@ -36,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
         if recipe:
             added.add_argument(recipe, help=_NAMES[recipe])
             added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help=_OVERRIDES)
+        if name in _HAS_RECIPE:
+            added.add_argument("--code", action="append", default=[], metavar="FILE.py", help=_CODE)
         if reports:
             added.add_argument("--json", action="store_true", help="print JSON")
         return added

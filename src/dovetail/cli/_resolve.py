@@ -3,7 +3,6 @@
 
 import functools
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,8 @@ from typing import Any
 from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
 from dovetail.progress import phase
 from dovetail.zoo import check_name, recipe
+
+from ._code import check_code, load_file, own_modules
 
 Change = Callable[[Any], Any]  # Of a config.
 
@@ -126,7 +127,10 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
     from dovetail.checkpoint import load_config
 
     stored = load_config(str(checkpoints), step)
-    return override(from_json(stored.config).set(directory=directory), overrides, note=note), stored.files
+    check_code(Path(directory), stored.config)
+    return override(
+        from_json(stored.config, allow=own_modules()).set(directory=directory), overrides, note=note
+    ), stored.files
 
 
 def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
@@ -139,12 +143,7 @@ def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
 
 
 def _from_file(path: Path, function: str) -> ConfigBase:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # Its functions and classes are found by import path.
-    spec.loader.exec_module(module)
+    module = load_file(path)
     if not hasattr(module, function):
         raise ConfigError(f"{path} has no function {function!r}.")
     cfg = getattr(module, function)()

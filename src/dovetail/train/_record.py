@@ -43,7 +43,7 @@ def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
     """
     stored = load_config(str(directory / "checkpoints"))
     try:  # The user's own code is there if it has been imported already. What is read here is compared, never built.
-        old = from_json(stored.config, allow=_modules_in(stored.config) & sys.modules.keys())
+        old = from_json(stored.config, allow=foreign_modules(stored.config) & sys.modules.keys())
     except ConfigError as e:
         if allow_change:
             return f"  the config of step_{stored.step} cannot be read: {e}"
@@ -80,7 +80,7 @@ def _free(cfg: Any) -> set[str]:
     return found
 
 
-def _modules_in(text: str) -> set[str]:
+def foreign_modules(text: str) -> set[str]:
     """Returns the modules, but for dovetail and those it trusts, whose functions and classes a config in JSON names."""
     known = (*TRUSTED_MODULES, "builtins")
     return {name for name in _REFERENCE.findall(text) if name.partition(".")[0] not in known}
@@ -88,7 +88,7 @@ def _modules_in(text: str) -> set[str]:
 
 def _code_of(cfg: Any) -> dict[str, dict[str, str]]:
     """Returns the file of each such module, and its digest."""
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(_modules_in(to_json(cfg)))}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(foreign_modules(to_json(cfg)))}
     return {name: {"file": file, "sha256": digest(Path(file))} for name, file in files.items() if file}
 
 

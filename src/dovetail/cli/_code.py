@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's own files: imported because the user named them, never because a run did, and in nobody else's place."""
+
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from dovetail.config import ConfigError
+
+_files: dict[str, Path] = {}  # Those that were loaded, by the name of the module they became.
+_packages: set[str] = set()  # Modules that were named, not files.
+
+
+def load_code(name: str) -> None:
+    """Imports what the user names: a file, or a module that is installed."""
+    if name.endswith(".py"):
+        load_file(Path(name))
+        return
+    try:
+        importlib.import_module(name)
+    except ImportError as e:
+        raise ConfigError(
+            f"--code {name}: cannot be imported: {e}. Name a file, as in --code my.py, or a module."
+        ) from e
+    _packages.add(name)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Returns the module that a file becomes; it is run once, however often it is named.
+
+    It imports what is beside it, after all that is installed: a file called json.py takes no one's place.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r}.")
+    name = _free_name(path)
+    if name in _files:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Its functions and classes are found by import path.
+    try:
+        spec.loader.exec_module(module)
+    except Exception as e:
+        del sys.modules[name]
+        raise ConfigError(f"{_place(e, path)}: {type(e).__name__}: {e}") from e
+    _files[name] = path
+    return module
+
+
+def _free_name(path: Path) -> str:
+    """Returns the name of the file, if it is nobody else's, and else a longer one."""
+    name = re.sub(r"\W|^(?=\d)", "_", path.stem)
+    while _files.get(name) != path and not _is_free(name, path):
+        name += "_py"
+    return name
+
+
+def _is_free(name: str, path: Path) -> bool:
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+    else:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            return True
+        file = spec.origin
+    return file is not None and Path(file).resolve() == path
+
+
+def _place(error: Exception, path: Path) -> str:
+    """Returns where in a file an error comes from."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def own_modules() -> set[str]:
+    """Returns the modules that a config may name because the user has: named ones, and those beside named files."""
+    beside = {name for name, module in list(sys.modules.items()) if _is_beside(name, getattr(module, "__file__", None))}
+    return {*_files, *_packages, *beside}
+
+
+def _is_beside(name: str, file: str | None) -> bool:
+    if file is None:
+        return False
+    inside = Path(*name.split("."))
+    places = {folder / tail for folder in {path.parent for path in _files.values()} for tail in _tails(inside)}
+    return Path(file) in places
+
+
+def _tails(inside: Path) -> tuple[Path, Path]:
+    return inside.with_name(f"{inside.name}.py"), inside / "__init__.py"
+
+
+def check_code(directory: Path, config: str) -> None:
+    """Raises if a config from a run names code that the user has not; warns if that code is not what it was."""
+    from dovetail.train import digest, foreign_modules, recorded_code
+
+    recorded = recorded_code(directory)
+    if missing := sorted(foreign_modules(config) - own_modules()):
+        named = ", ".join(f"{name} ({recorded[name]['file']})" if name in recorded else name for name in missing)
+        options = " ".join(f"--code {recorded[name]['file'] if name in recorded else name}" for name in missing)
+        raise ConfigError(
+            f"{directory}: its config names code that is not dovetail's: {named}.\n"
+            f"  Code from a run is only run if you say so. If you trust it: {options}"
+        )
+    for name, code in recorded.items():
+        path = _files.get(name)
+        if path is not None and digest(path) != code["sha256"]:
+            _warn(f"{path} is not as it was when the run was trained (sha256 {code['sha256'][:12]}...).")
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
