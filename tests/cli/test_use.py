@@ -50,8 +50,8 @@ def test_where_devices_are_missing_the_mesh_is_smaller_and_said(run, capsys, mon
     printed = capsys.readouterr()
     assert json.loads(printed.out)["eval/loss"] == pytest.approx(reported[-1]["eval/loss"], rel=1e-2)
     assert (
-        "The run was on mesh data=2,tensor=2, 4 devices; here are 3 (cpu), so this is on tensor=2. "
-        "Choose another: --mesh tensor=2\n"
+        "The run was on mesh data=2,tensor=2, 4 devices. This machine has 3 (cpu), so this is on tensor=2. "
+        "--mesh chooses another.\n"
     ) in printed.err
 
 

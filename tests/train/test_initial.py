@@ -55,6 +55,14 @@ def test_what_does_not_fit_is_listed_and_taken_from_scratch_only_if_allowed(unbr
     np.testing.assert_array_equal(state.params["norm"]["scale"], last.learner.ema["norm"]["scale"])
 
 
+def test_nothing_is_written_where_it_does_not_fit(unbroken, tmp_path):
+    cfg, _ = unbroken
+    other = cfg.set_in("model.vocab_size", 270).set(directory=str(tmp_path / "new"))
+    with pytest.raises(ConfigError, match="does not fit this run"):
+        other.set(init_from=InitFrom(path=cfg.directory)).build().run()
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_model_with_nothing_in_common_is_refused_even_if_not_all_must_fit(unbroken):
     cfg, _ = unbroken
     with pytest.raises(ConfigError, match="Nothing of it does: it is another model"):
@@ -81,4 +89,4 @@ def test_a_run_does_not_start_from_itself(unbroken, path):
     cfg, _ = unbroken
     cfg = cfg.set(init_from=InitFrom(path=path.format(cfg.directory)))
     with pytest.raises(ConfigError, match=r"is this run itself\. Give the new one a directory: directory=runs/NAME"):
-        check_init_from(cfg)
+        check_init_from(Program(cfg), cfg, TOKENIZER, starts=False)

@@ -48,8 +48,8 @@ def _on_what_is_here(cfg: Any) -> Any:
     mesh = shrink(cfg.mesh, jax.device_count())
     if mesh != cfg.mesh:
         print(
-            f"The run was on mesh {cfg.mesh.text()}, {cfg.mesh.num_devices} devices; here are {jax.device_count()} "
-            f"({jax.default_backend()}), so this is on {mesh.text()}. Choose another: --mesh {mesh.text()}",
+            f"The run was on mesh {cfg.mesh.text()}, {cfg.mesh.num_devices} devices. This machine has "
+            f"{jax.device_count()} ({jax.default_backend()}), so this is on {mesh.text()}. --mesh chooses another.",
             file=sys.stderr,
         )
     return cfg.set(mesh=mesh)

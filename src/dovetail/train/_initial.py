@@ -32,8 +32,13 @@ class InitFrom(ConfigBase):
 
 
 class _Weights(NamedTuple):
-    found: dict[str, Any]  # Parameters by path.
-    about: str  # Where they are from, and what did not fit.
+    """What a run takes from another."""
+
+    checkpoints: Path
+    step: int
+    under: str  # Where in the state of the other run they are.
+    wanted: Any  # The parameters, as they are there, where this run has them; None for those that it does not take.
+    about: str  # Where they are from, and what does not fit.
 
 
 def initial_state(program: Program, cfg: Any, tokenizer: Tokenizer) -> tuple[TrainState, str]:
@@ -42,19 +47,22 @@ def initial_state(program: Program, cfg: Any, tokenizer: Tokenizer) -> tuple[Tra
     if cfg.init_from is None:
         start = program.devices.jit(program.init, out_shardings=shardings)
         return jax.block_until_ready(start(key)), ""
-    weights = _read(cfg.init_from, program.abstract_state().params, tokenizer)
+    weights = _weights(cfg.init_from, program.abstract_state().params, tokenizer)
 
     def begin(found: Mapping[str, Any], key: Any) -> TrainState:
         fresh = init(program.model, key)  # What has been found of it is not computed.
         leaves = [found.get(path, leaf).astype(leaf.dtype) for path, leaf in flatten(fresh).items()]
         return init_state(jax.tree.unflatten(jax.tree.structure(fresh), leaves), program.learner)
 
-    state = program.devices.jit(begin, out_shardings=shardings)(weights.found, key)
+    state = program.devices.jit(begin, out_shardings=shardings)(_read(weights), key)
     return jax.block_until_ready(state), f"Weights are from {weights.about}"
 
 
-def check_init_from(cfg: Any) -> None:
-    """Raises if a run is to start from itself."""
+def check_init_from(program: Program, cfg: Any, tokenizer: Tokenizer, *, starts: bool) -> None:
+    """Raises if a run cannot start from what it is to start from; once it has started, only if that is the run itself.
+
+    No arrays are read, and nothing is written.
+    """
     if cfg.init_from is None:
         return
     run = _checkpoints(cfg.init_from.path)[0].parent
@@ -62,6 +70,8 @@ def check_init_from(cfg: Any) -> None:
         raise ConfigError(
             f"init_from: {cfg.init_from.path!r} is this run itself. Give the new one a directory: directory=runs/NAME"
         )
+    if starts:
+        _weights(cfg.init_from, program.abstract_state().params, tokenizer)
 
 
 def _checkpoints(path: str) -> tuple[Path, int | None]:
@@ -72,31 +82,36 @@ def _checkpoints(path: str) -> tuple[Path, int | None]:
     return place / "checkpoints", None
 
 
-def _read(cfg: InitFrom, params: Any, tokenizer: Tokenizer) -> _Weights:
-    """Reads the weights that a run starts from, onto its mesh."""
+def _weights(cfg: InitFrom, params: Any, tokenizer: Tokenizer) -> _Weights:
+    """Returns what a run with such parameters takes from another; raises if that is not allowed."""
     directory, step = _checkpoints(cfg.path)
     if not directory.is_dir():
         raise ConfigError(f"init_from: {cfg.path!r} is not the directory of a run or a step: no {str(directory)!r}.")
-    stored = load_config(str(directory), step)
     with Checkpointer.Config(directory=str(directory)).build() as checkpointer:
+        step = checkpointer.latest() if step is None else step  # The same in all processes.
+        stored = load_config(str(directory), step)
         under, there = _published(checkpointer.leaves(stored.step))
-        here = flatten(params)
-        misfits = _misfits(there, here)
-        if dict(stored.files) != tokenizer.files():
-            misfits.append("Its tokenizer is another one: the same numbers are other words.")
-        where, shown = f"{cfg.path}, step {stored.step}", "".join(f"\n  {line}" for line in _shortened(misfits))
-        # In the dtype that they have there, and None where nothing is to be read.
-        asked = [_like(leaf, there.get(path)) for path, leaf in here.items()]
-        if misfits and (cfg.strict or not any(asked)):
-            advice = "To take what fits, and start the rest from scratch: init_from.strict=False"
-            raise ConfigError(
-                f"init_from: {where} does not fit this run:{shown}\n  {advice if any(asked) else _NOTHING}"
-            )
-        wanted = jax.tree.unflatten(jax.tree.structure(params), asked)
-        for name in reversed(under.split(".")):
-            wanted = {name: wanted}
-        restored = flatten(checkpointer.restore(wanted, stored.step, partial=True).state)
-    return _Weights(_inside(restored, under), f"{where}, but:{shown}" if misfits else f"{where}.")
+    here = flatten(params)
+    misfits = _misfits(there, here)
+    if dict(stored.files) != tokenizer.files():
+        misfits.append("Its tokenizer is another one: the same numbers are other words.")
+    where, shown = f"{cfg.path}, step {stored.step}", "".join(f"\n  {line}" for line in _shortened(misfits))
+    asked = [_like(leaf, there.get(path)) for path, leaf in here.items()]
+    if misfits and (cfg.strict or not any(asked)):
+        advice = _ALLOW if any(asked) else _NOTHING
+        raise ConfigError(f"init_from: {where} does not fit this run:{shown}\n  {advice}")
+    about = f"{where}, but:{shown}" if misfits else f"{where}."
+    return _Weights(directory, stored.step, under, jax.tree.unflatten(jax.tree.structure(params), asked), about)
+
+
+def _read(weights: _Weights) -> dict[str, Any]:
+    """Returns the parameters that a run takes from another, by path, on its own mesh."""
+    tree = weights.wanted
+    for name in reversed(weights.under.split(".")):
+        tree = {name: tree}
+    with Checkpointer.Config(directory=str(weights.checkpoints)).build() as checkpointer:
+        restored = checkpointer.restore(tree, weights.step, partial=True)
+    return _inside(flatten(restored.state), weights.under)
 
 
 def _misfits(there: Mapping[str, LeafInfo], here: Mapping[str, Any]) -> list[str]:

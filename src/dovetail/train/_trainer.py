@@ -142,10 +142,10 @@ class Trainer(Component):
         """
         with phase("measuring the model"):
             size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
-        check_init_from(self.cfg)
         directory, changes = Path(self.cfg.directory), ""
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         newest = checkpointer.latest()
+        check_init_from(self._program, self.cfg, self.input.tokenizer, starts=newest is None)
         if newest is not None:
             changes = together(lambda: changes_since(directory, self.cfg, allow_change=allow_change))
         if newest is None or newest < self.cfg.steps:
