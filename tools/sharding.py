@@ -28,7 +28,9 @@ if __name__ == "__main__":  # Before JAX starts. Tests have settings of their ow
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
     os.environ.setdefault("PJRT_NPROC", "32")  # As launch/_devices.py says.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # The compiler is fast, and its programs are slow.
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
+    os.environ.setdefault("XLA_FLAGS", flags)
 
 import jax
 
@@ -36,6 +38,7 @@ from dovetail.parallel import Mesh, parse_mesh
 from sharding_cases import EARLY, KINDS, TOLERANCE, VARIANTS, Variant, allowed_error, draw, meshes, worst_error
 
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "results"
+_NORMAL = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
 _SECONDS = 900  # That a random case may take, on a busy machine.
 
 
@@ -112,7 +115,7 @@ def _in_processes(seed: int, numbers: Sequence[int]) -> bool:
 def _outcome(seed: int, number: int, normal: bool) -> tuple[str, str]:
     """Returns "ok" or "BAD", and the error, or why there is none."""
     command = [sys.executable, __file__, "--random", "1", "--seed", str(seed), "--first", str(number), "--here"]
-    environ = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0" if normal else "1"}
+    environ = {**os.environ, **(_NORMAL if normal else {})}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
