@@ -116,7 +116,7 @@ def _resolve(args: Any) -> None:
     """Raises if what the arguments name is not there, but for files and runs of the reader's."""
     from dovetail.cli import resolve
     from dovetail.config import REQUIRED
-    from dovetail.parallel import hardware
+    from dovetail.hardware import hardware
 
     names = [getattr(args, field, None) for field in ("recipe", "run_directory", "directory", "a", "b")]
     overrides = getattr(args, "overrides", [])

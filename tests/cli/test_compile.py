@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.cli import main, resolve
 from dovetail.config import to_text
-from dovetail.parallel import hardware
+from dovetail.hardware import hardware
 from dovetail.plan import _cache, lower_step
 
 

@@ -23,7 +23,7 @@ TPUS = ("tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8", "tpu-v4-16")
 _CODE = """
 import json, sys
 from dovetail.config import override
-from dovetail.parallel import hardware
+from dovetail.hardware import hardware
 from dovetail.plan import compile_step, lower_step, on_hardware
 from dovetail.zoo import recipe
 
@@ -66,7 +66,8 @@ _GATHER = """
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 from dovetail.aot import compile_for, described_devices
-from dovetail.parallel import Mesh, hardware
+from dovetail.hardware import hardware
+from dovetail.parallel import Mesh
 
 found = hardware({on!r})
 mesh = Mesh(fsdp=found.num_devices).on(described_devices(found))

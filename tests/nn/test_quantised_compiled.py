@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 from dovetail.module import call
 from dovetail.nn import Float8Linear, Int8Linear
-from dovetail.parallel import gpu_topology, hardware, tpu_topology
+from dovetail.hardware import gpu_topology, hardware, tpu_topology
 
 name, kind = sys.argv[1:]
 topology = (tpu_topology if name.startswith("tpu") else gpu_topology)(hardware(name))

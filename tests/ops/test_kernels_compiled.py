@@ -16,7 +16,8 @@ from dovetail.ops import (
     BlockwiseAttention, Causal, CudnnAttention, NeuronAttention, PreferredAttention, SameSegment, SlidingWindow,
     SplashAttention, Tokens, TritonAttention, kernel_choices,
 )
-from dovetail.parallel import GatheredAttention, Mesh, gpu_topology, hardware, tpu_topology
+from dovetail.hardware import gpu_topology, hardware, tpu_topology
+from dovetail.parallel import GatheredAttention, Mesh
 
 KERNELS = (SplashAttention, CudnnAttention, TritonAttention, NeuronAttention, BlockwiseAttention)
 

@@ -8,8 +8,8 @@ import jax
 import pytest
 
 from dovetail.aot import CompileError, described_devices
+from dovetail.hardware import hardware
 from dovetail.module import abstract
-from dovetail.parallel import hardware
 from dovetail.plan import Report, compile_step, lower_step, on_hardware
 from dovetail.train import size_of
 from dovetail.zoo import recipe

@@ -4,9 +4,10 @@
 import pytest
 
 from dovetail.config import ConfigError, diff, find
+from dovetail.hardware import hardware
 from dovetail.module import specs
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, check_fit, hardware
+from dovetail.parallel import Batch, check_fit
 from dovetail.plan import MESH_RULES, Changes, Fitted, on_hardware
 from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
 from dovetail.zoo import RECIPES, recipe
@@ -106,7 +107,7 @@ def test_a_rule_of_the_recipe_wins_and_may_build_on_another():
 
 
 def test_hardware_without_a_rule_is_an_error_that_lists_the_patterns():
-    from dovetail.parallel import rule_for
+    from dovetail.hardware import rule_for
 
     with pytest.raises(ConfigError) as e:
         rule_for(MESH_RULES[:1], hardware("gpu-h100-8"))

@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies
 from jax.experimental.compilation_cache import compilation_cache
 
-from dovetail.parallel import Hardware, gpu_topology, tpu_topology
+from dovetail.hardware import Hardware, gpu_topology, tpu_topology
 
 from ._memory import Memory, compiled_text, read_memory
 

@@ -18,7 +18,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 def _diff(args: argparse.Namespace) -> int:
     for name in (args.a, args.b):
-        check(split_hardware(name, None)[0])
+        recipe, on = split_hardware(name, None)
+        check(recipe, on=on)
     found = diff(resolve(args.a), resolve(args.b))
     print(json.dumps([d._asdict() for d in found], indent=2) if args.json else str(found))
     return 0

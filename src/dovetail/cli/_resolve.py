@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
+from dovetail.hardware import hardware
 from dovetail.progress import phase
 from dovetail.zoo import check_name, recipe
 
@@ -32,8 +33,8 @@ def resolve(
     `change` is made before all of these.
     """
     name, on = split_hardware(name, on)
-    check(name, overrides)
-    _import(mesh, on)
+    check(name, overrides, on)
+    _import(mesh)
     cfg = override(change(_named(name)) if change else _named(name), overrides, note=note)
     if on is not None:
         from dovetail.plan import on_hardware
@@ -70,17 +71,16 @@ def start(
     That number must be known before JAX starts, which it does when a config is fitted to hardware.
     """
     name, on = split_hardware(name, on)
-    check(name, overrides)
-    _import(mesh, on)
+    check(name, overrides, on)
+    _import(mesh)
     from dovetail.launch import start_devices
-    from dovetail.parallel import hardware
 
     needed = resolve(name, overrides, mesh, change=change).mesh if on is None or mesh else hardware(on)
     start_devices(needed, os.environ)
     return resolve(name, overrides, mesh, on, change)
 
 
-def check(name: str, overrides: Sequence[str] = ()) -> None:
+def check(name: str, overrides: Sequence[str] = (), on: str | None = None) -> None:
     """Raises if something is wrong that can be told before JAX is imported, which takes a while."""
     for text in overrides:
         split_override(text)
@@ -90,18 +90,17 @@ def check(name: str, overrides: Sequence[str] = ()) -> None:
             raise ConfigError(f"there is no file {path!r}.")
     elif not (Path(name) / "checkpoints").is_dir():
         check_name(name)
+    if on is not None:
+        hardware(on)
 
 
-def _import(mesh: str | None = None, on: str | None = None) -> None:
-    """Imports all that a run needs; first what can tell whether mesh and hardware are anything."""
+def _import(mesh: str | None = None) -> None:
+    """Imports all that a run needs; first what can tell whether a mesh is one."""
     with phase("importing"):
-        if mesh is not None or on is not None:
-            from dovetail.parallel import Mesh, hardware, parse_mesh
+        if mesh is not None:
+            from dovetail.parallel import parse_mesh
 
-            if on is not None:
-                hardware(on)
-            if mesh is not None:
-                parse_mesh(mesh, Mesh())
+            parse_mesh(mesh)
         importlib.import_module("dovetail.zoo.recipes")
 
 

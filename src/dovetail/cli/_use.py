@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.config import override
+from dovetail.hardware import hardware
 
 from ._resolve import note, resolve_run
 
@@ -20,9 +21,11 @@ def start_run(
 
     If no mesh is asked for, that of the run is used if there are enough devices, and else one that is said.
     """
+    if on is not None:
+        hardware(on)
     cfg, files = resolve_run(directory, overrides, step)  # First: it finds what is wrong before JAX is imported.
     from dovetail.launch import start_devices
-    from dovetail.parallel import hardware, parse_mesh, shrink
+    from dovetail.parallel import parse_mesh, shrink
 
     if mesh is not None:
         cfg = cfg.set(mesh=parse_mesh(mesh, cfg.mesh))

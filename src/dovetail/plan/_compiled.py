@@ -4,7 +4,7 @@
 from typing import Any
 
 from dovetail.aot import versions
-from dovetail.parallel import Hardware
+from dovetail.hardware import Hardware
 
 from . import _cache
 from ._report import Report, compile_step, lower_step

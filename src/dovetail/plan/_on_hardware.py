@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from dovetail.hardware import MeshRule, hardware, rule_for
 from dovetail.ops import (
     BlockedGroupedMatmul,
     BlockwiseAttention,
@@ -14,7 +15,6 @@ from dovetail.ops import (
     TritonAttention,
     TritonGroupedMatmul,
 )
-from dovetail.parallel import MeshRule, hardware, rule_for
 
 from ._rules import Fitted
 

@@ -22,9 +22,9 @@ from dovetail.aot import (
     is_kept,
     versions,
 )
+from dovetail.hardware import Hardware
 from dovetail.module import specs
 from dovetail.ops import Choice, kernel_choices
-from dovetail.parallel import Hardware
 from dovetail.progress import phase
 from dovetail.train import Program, size_of
 

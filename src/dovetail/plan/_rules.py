@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, Hardware, Mesh, MeshRule, divisors, fits
+from dovetail.parallel import Batch, Mesh, divisors, fits
 
 from ._estimate import Model, activation_bytes, describe, gathered_bytes, state_bytes
 

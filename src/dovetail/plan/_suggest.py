@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dovetail.config import override
-from dovetail.parallel import Hardware, divisors
+from dovetail.hardware import Hardware
+from dovetail.parallel import divisors
 
 from ._report import compile_step, lower_step
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.parallel import chip_of
+from dovetail.hardware import chip_of
 
 
 class Peak(NamedTuple):

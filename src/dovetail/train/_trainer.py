@@ -16,10 +16,11 @@ import jax
 from dovetail.checkpoint import Checkpointer, CheckpointError, meet
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.data import DataError, Input
+from dovetail.hardware import MeshRule
 from dovetail.models import CausalLM, Sampling
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner
-from dovetail.parallel import Mesh, MeshRule, is_first, together
+from dovetail.parallel import Mesh, is_first, together
 from dovetail.progress import phase
 
 from ._initial import InitFrom, check_init_from, initial_state

@@ -20,7 +20,8 @@ from dovetail.ops import (
     BlockedGroupedMatmul, GroupedMatmul, MegabloxGroupedMatmul, PreferredGroupedMatmul, TritonGroupedMatmul,
     kernel_choices,
 )
-from dovetail.parallel import Mesh, gpu_topology, hardware, layout_of, tpu_topology
+from dovetail.hardware import gpu_topology, hardware, tpu_topology
+from dovetail.parallel import Mesh, layout_of
 
 name = sys.argv[1]
 topology = (tpu_topology if name.startswith("tpu") else gpu_topology)(hardware(name))

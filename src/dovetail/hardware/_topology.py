@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.config import ConfigError
 
-from ._hardware import CHIPS, Hardware
+from ._catalogue import CHIPS, Hardware
 
 # The matrix rates that a description lists, by the number that XLA gives a dtype (xla_data.proto).
 _DTYPES = {"bfloat16": (10, 16), "int8": (2,), "float8": (19, 20)}  # float16 too; float8 is e5m2 and e4m3fn.

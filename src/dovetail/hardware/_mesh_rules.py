@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
-from ._hardware import Hardware
+from ._catalogue import Hardware
 
 
 class MeshRule(Component, abc.ABC):

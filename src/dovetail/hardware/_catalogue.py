@@ -120,7 +120,7 @@ class Hardware(ConfigBase):
 
 
 def _chips() -> dict[str, Chip]:
-    text = importlib.resources.files("dovetail.parallel").joinpath("hardware.toml").read_text("utf-8")
+    text = importlib.resources.files("dovetail.hardware").joinpath("hardware.toml").read_text("utf-8")
     parts: dict[str, type[ConfigBase]] = {"torus": Torus, "target": Target}
     chips: dict[str, Chip] = {}
     for name, table in tomllib.loads(text).items():

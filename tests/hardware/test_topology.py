@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.parallel import CHIPS, gpu_target, gpu_topology, hardware, tpu_topology
+from dovetail.hardware import CHIPS, gpu_target, gpu_topology, hardware, tpu_topology
 from support import compilers
 
 PLACES = [
@@ -32,7 +32,8 @@ import json, sys
 import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec as P
-from dovetail.parallel import Mesh, hardware, tpu_topology
+from dovetail.hardware import hardware, tpu_topology
+from dovetail.parallel import Mesh
 
 def devices(name, **changed):
     return topologies.get_topology_desc(**tpu_topology(hardware(name)) | changed).devices
@@ -62,7 +63,8 @@ import json, sys
 import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec as P
-from dovetail.parallel import Mesh, gpu_topology, hardware
+from dovetail.hardware import gpu_topology, hardware
+from dovetail.parallel import Mesh
 
 def facts(name):
     devices = topologies.get_topology_desc(**gpu_topology(hardware(name))).devices

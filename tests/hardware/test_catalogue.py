@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.parallel import CHIPS, hardware
+from dovetail.hardware import CHIPS, hardware
 
 TPUS = [chip for chip in CHIPS.values() if chip.platform == "tpu"]
 NVIDIA = [chip for chip in CHIPS.values() if chip.platform == "cuda"]
