@@ -160,7 +160,7 @@ def test_path_goes_through_classes_only(path):
 # With `allow`.
 
 
-@pytest.mark.parametrize("path", ["support.configs:power", "support.configs:Norm.Config", "builtins:int"])
+@pytest.mark.parametrize("path", ["support.configs:power", "support.configs:Norm.Config"])
 def test_module_at_or_below_an_allowed_one_is_allowed(path):
     assert import_object(path, allow=["support"]) is import_object(path)
 
@@ -184,7 +184,7 @@ def test_module_outside_the_allowed_ones_is_refused(allow, path, refused, monkey
     with pytest.raises(ConfigError) as e:
         import_object(path, allow=allow)
     assert str(e.value) == (
-        f"{refused} is outside the modules this file may refer to ({', '.join(allow)}).\n"
+        f"{refused} is not among what a config file may refer to.\n"
         f"  If you trust the file, pass allow=(..., {refused.partition(':')[0].partition('.')[0]!r})."
     )
 
@@ -192,7 +192,7 @@ def test_module_outside_the_allowed_ones_is_refused(allow, path, refused, monkey
 def test_module_that_is_not_allowed_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "forbidden_module.py").write_text("def f(): pass")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"^forbidden_module:f is outside the modules"):
+    with pytest.raises(ConfigError, match=r"^forbidden_module:f is not among what"):
         import_object("forbidden_module:f", allow=["forbidden_modul", "forbidden_module2", "forbidden"])
     assert "forbidden_module" not in sys.modules
     import_object("forbidden_module:f", allow=["forbidden_module"])

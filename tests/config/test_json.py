@@ -16,7 +16,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 
-from dovetail.config import REQUIRED, TRUSTED_MODULES, ConfigBase, ConfigError, config_for, from_json, to_json, to_text
+from dovetail.config import REQUIRED, ConfigBase, ConfigError, config_for, from_json, modules_named, to_json, to_text
 from support.configs import (
     Block,
     Dense,
@@ -52,7 +52,7 @@ class Renamed(ConfigBase):
 
 
 def again(cfg: Any, **kwargs: Any) -> Any:
-    return from_json(to_json(cfg, **kwargs), allow=("support", __name__, "math"))
+    return from_json(to_json(cfg, **kwargs), allow=("support", __name__, "math", "numpy", "jax"))
 
 
 def read(**fields: Any) -> Any:
@@ -257,8 +257,12 @@ def test_field_the_file_does_not_mention_has_its_default():
     assert from_json(text, allow=[__name__]) == Renamed(size=7)
 
 
-def test_modules_that_files_may_refer_to_are_few():
-    assert TRUSTED_MODULES == ("dovetail", "jax", "ml_dtypes", "numpy", "optax")
+def test_modules_that_a_file_needs_permission_for_are_known_before_it_is_read():
+    cfg = Record(value=square, other=[jax.nn.silu, int, np.load], items=[config_for(math.sqrt, 2.0), Kind.CAUSAL])
+    named = {"support.configs", "numpy", "math"}
+    assert modules_named(to_json(cfg)) == named
+    assert from_json(to_json(cfg), allow=named) == cfg
+    assert modules_named(to_json(config_for(optax.adamw, 1e-3))) == frozenset()
 
 
 # What does not fit.

@@ -330,3 +330,14 @@ class Digit(enum.StrEnum):
 
 def test_enum_of_strings_fits_a_str_field_and_stays_an_enum():
     assert holding(str, Digit.ONE) is Digit.ONE
+
+
+class Number(ConfigBase):
+    """A number."""
+
+    x: float = 0.0
+
+
+def test_whole_number_that_no_float_holds_does_not_fit_a_float():
+    with pytest.raises(ConfigError, match=r"^Number\.x: expected float, found 1000"):
+        Number(x=10**400)

@@ -17,9 +17,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+import dovetail
 from dovetail.config import REQUIRED, Component, ConfigBase, Incomplete
 
 TESTS = Path(__file__).resolve().parents[1]
+SOURCES = Path(dovetail.__file__).resolve().parents[1]
 
 
 def square(x: float) -> float:
@@ -243,7 +245,7 @@ def run_python(program: str, *args: str, hash_seed: int) -> str:
     """Returns what a fresh Python with another hash seed prints; it can import `support`."""
     result = subprocess.run(
         [sys.executable, "-c", program, *args],
-        env={"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(TESTS), "JAX_PLATFORMS": "cpu", "PATH": ""},
+        env={"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": f"{TESTS}:{SOURCES}", "JAX_PLATFORMS": "cpu", "PATH": ""},
         capture_output=True,
         text=True,
         check=False,

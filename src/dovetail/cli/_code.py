@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, modules_named
 
 _files: dict[str, Path] = {}  # Those that were loaded, by the name of the module they became.
 _packages: set[str] = set()  # Modules that were named, not files.
@@ -104,10 +104,10 @@ def _tails(inside: Path) -> tuple[Path, Path]:
 
 def check_code(directory: Path, config: str) -> None:
     """Raises if a config from a run names code that the user has not; warns if that code is not what it was."""
-    from dovetail.train import digest, foreign_modules, recorded_code
+    from dovetail.train import digest, recorded_code
 
     recorded = recorded_code(directory)
-    if missing := sorted(foreign_modules(config) - own_modules()):
+    if missing := sorted(modules_named(config) - own_modules()):
         named = ", ".join(f"{name} ({recorded[name]['file']})" if name in recorded else name for name in missing)
         options = " ".join(f"--code {recorded[name]['file'] if name in recorded else name}" for name in missing)
         raise ConfigError(

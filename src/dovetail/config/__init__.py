@@ -12,8 +12,8 @@ from ._errors import ConfigError as ConfigError
 from ._errors import did_you_mean as did_you_mean
 from ._function import FunctionConfig as FunctionConfig
 from ._function import config_for as config_for
-from ._json import TRUSTED_MODULES as TRUSTED_MODULES
 from ._json import from_json as from_json
+from ._json import modules_named as modules_named
 from ._json import to_json as to_json
 from ._modify import Modifier as Modifier
 from ._modify import chain as chain

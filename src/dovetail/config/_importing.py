@@ -16,8 +16,6 @@ from typing import Any
 from ._errors import ConfigError, did_you_mean
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
-# Python's own types are referred to without trusting the rest of `builtins` (eval, exec, open, ...).
-PLAIN_TYPES = frozenset({"bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "str", "tuple"})
 
 
 def import_path(obj: Any) -> str:
@@ -76,12 +74,12 @@ def public_path(obj: Any) -> str:
 
 
 def _permit(module: str, qualname: str, allowed: tuple[str, ...] | None, public: bool) -> None:
-    if allowed is None or (module == "builtins" and qualname in PLAIN_TYPES):
+    if allowed is None:
         return
     above = next((name for name in allowed if module == name or module.startswith(f"{name}.")), None)
     if above is None:
         raise ConfigError(
-            f"{module}:{qualname} is outside the modules this file may refer to ({', '.join(allowed)}).\n"
+            f"{module}:{qualname} is not among what a config file may refer to.\n"
             f"  If you trust the file, pass allow=(..., {module.split('.')[0]!r})."
         )
     if public and _is_private(f"{module.removeprefix(above)}.{qualname}"):

@@ -53,7 +53,10 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
             return _fit_items(value, args, hint, where)
     elif isinstance(hint, type):
         if hint is float and type(value) is int:
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise _Mismatch(value, hint, where) from None
         protocol = getattr(hint, "_is_protocol", False) and not getattr(hint, "_is_runtime_protocol", False)
         fits = protocol or (isinstance(value, hint) and not (isinstance(value, bool) and hint in (int, float)))
     else:

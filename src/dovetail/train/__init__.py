@@ -10,7 +10,6 @@ from ._observers import Terminal as Terminal
 from ._program import DTYPES as DTYPES
 from ._program import Program as Program
 from ._record import digest as digest
-from ._record import foreign_modules as foreign_modules
 from ._record import recorded_code as recorded_code
 from ._size import Part as Part
 from ._size import Size as Size

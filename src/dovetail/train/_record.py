@@ -3,19 +3,17 @@
 
 import hashlib
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from dovetail.checkpoint import load_config
-from dovetail.config import TRUSTED_MODULES, ConfigBase, ConfigError, diff, find, from_json, to_json, to_text
+from dovetail.config import ConfigBase, ConfigError, diff, find, from_json, modules_named, to_json, to_text
 from dovetail.ops import AttentionKernel, GroupedMatmul
 
 CODE = "code.json"
 _CONFIG = "config.txt"
-_REFERENCE = re.compile(r'"(?:\$config|\$of|\$import|\$enum)": "([\w.]+):')
 _KERNELS = (AttentionKernel.Config, GroupedMatmul.Config)  # Ways to compute the same.
 
 
@@ -43,7 +41,7 @@ def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
     """
     stored = load_config(str(directory / "checkpoints"))
     try:  # The user's own code is there if it has been imported already. What is read here is compared, never built.
-        old = from_json(stored.config, allow=foreign_modules(stored.config) & sys.modules.keys())
+        old = from_json(stored.config, allow=modules_named(stored.config) & sys.modules.keys())
     except ConfigError as e:
         if allow_change:
             return f"  the config of step_{stored.step} cannot be read: {e}"
@@ -80,15 +78,9 @@ def _free(cfg: Any) -> set[str]:
     return found
 
 
-def foreign_modules(text: str) -> set[str]:
-    """Returns the modules, but for dovetail and those it trusts, whose functions and classes a config in JSON names."""
-    known = (*TRUSTED_MODULES, "builtins")
-    return {name for name in _REFERENCE.findall(text) if name.partition(".")[0] not in known}
-
-
 def _code_of(cfg: Any) -> dict[str, dict[str, str]]:
-    """Returns the file of each such module, and its digest."""
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(foreign_modules(to_json(cfg)))}
+    """Returns the file, and its digest, of each module that a config names and that is not dovetail's own."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules_named(to_json(cfg)))}
     return {name: {"file": file, "sha256": digest(Path(file))} for name, file in files.items() if file}
 
 
