@@ -7,10 +7,11 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv compilers test demo lint types imports encapsulation limits loc check format docs golden sharding bench clean
+.PHONY: help venv compilers test test-all quality demo lint types imports encapsulation limits loc check format docs golden \
+	sharding bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 venv: .venv/installed ## create .venv with the pinned development tools
 
@@ -28,8 +29,14 @@ compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs,
 	$(BIN)/python -m pip install --quiet --no-deps --target .venv/compilers libtpu jax-cuda12-pjrt jax-cuda12-plugin
 	@touch $@
 
-test: venv ## run all tests
+test: venv ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-all: venv ## run the tests, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+quality: venv ## check that tiny-lm learns as well as recorded
+	$(BIN)/python tools/quality.py --check
 
 demo: venv ## train a small model on text that comes with dovetail, two minutes
 	$(BIN)/dovetail train tiny-lm
@@ -57,7 +64,7 @@ limits: venv ## check the length of files and functions
 loc: venv ## check that features stay where they belong
 	$(BIN)/dovetail loc check
 
-check: lint types imports encapsulation limits loc test ## run all of the above
+check: lint types imports encapsulation limits loc test ## run the checks and the tests
 
 format: venv ## fix style and formatting where a tool can
 	$(BIN)/ruff check --fix

@@ -8,6 +8,7 @@ tests of `dovetail.config` and of the tools run without JAX, and the processes t
 import os
 import sys
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("dovetail", deadline=None, derandomize="CI" in os.environ)
@@ -25,3 +26,11 @@ os.environ["XLA_FLAGS"] = (
     " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
     " --xla_cpu_parallel_codegen_split_count=1"
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests that use the compilers of other hardware first, so that one process for each platform serves them all.
+
+    Of two workers, the first begins with them, and the second takes its work from the end.
+    """
+    items.sort(key=lambda item: not hasattr(getattr(item, "module", None), "compilers"))

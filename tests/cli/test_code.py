@@ -129,7 +129,6 @@ def test_a_run_does_not_run_code_unless_the_user_says_so(made, own, capsys):
     assert "model.stack.layer.ffn = json_py.Scaled.Config" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_run_with_a_layer_of_ones_own_is_generated_from_and_goes_on(made, own, capsys):
     assert main(["generate", str(made), "It was", "--code", str(own)]) == 0
     assert capsys.readouterr().out.startswith("It was")

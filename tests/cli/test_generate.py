@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`generate`: what it refuses."""
 
-import pytest
-
 from dovetail.cli import main
 
 
-@pytest.mark.slow
 def test_generate_refuses_more_tokens_than_there_are_positions(capsys, tmp_path):
     assert main(["train", "gpt2-tiny", "steps=1", "input.batch_size=2", f"directory={tmp_path / 'run'}"]) == 0
     capsys.readouterr()

@@ -7,8 +7,6 @@ import pty
 import re
 import sys
 
-import pytest
-
 from dovetail.cli import main, resolve
 
 
@@ -25,7 +23,6 @@ def as_program(monkeypatch, *argv):
     return code, shown
 
 
-@pytest.mark.slow
 def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, monkeypatch):
     small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "sample_tokens=4"]
     directory = f"directory={tmp_path / 'run'}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family trains on TPUs and on NVIDIA GPUs: the real compilers make its step, in a process of their own.
 
-One small recipe of each family. What comes out is looked at: does it fit, which kernels compute it, and are the
-collectives those that the mesh asks for.
+One small recipe of each family; on each change, one of each structure. What comes out is looked at: does it fit, which
+kernels compute it, and are the collectives those that the mesh asks for.
 """
 
 import json
@@ -14,11 +14,11 @@ import pytest
 from dovetail.zoo import RECIPES
 from support import compilers
 
-pytestmark = pytest.mark.slow
-
 # The smallest of each family, and the TPUs in turn.
 FAMILIES = {entry.family: name for name, entry in RECIPES.items() if entry.recipe != "pretrain"}
 TPUS = ("tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8", "tpu-v4-16")
+# Dense layers in a loop, latent attention with experts, and a pattern of layers with states.
+STRUCTURES = ("llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny")
 
 _CODE = """
 import json, sys
@@ -49,7 +49,11 @@ def test_every_family_has_a_small_recipe():
     assert set(FAMILIES) == {entry.family for entry in RECIPES.values()}
 
 
-@pytest.mark.parametrize("name,on", [(name, TPUS[i % len(TPUS)]) for i, name in enumerate(FAMILIES.values())])
+def _case(name, *more):
+    return pytest.param(name, *more, marks=[] if name in STRUCTURES else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name, on", [_case(name, TPUS[i % len(TPUS)]) for i, name in enumerate(FAMILIES.values())])
 def test_the_compiler_for_tpus_makes_its_step(name, on):
     report = _report(name, on, "tpu")
     _check(report)
@@ -57,7 +61,7 @@ def test_the_compiler_for_tpus_makes_its_step(name, on):
     assert all(each["kernel"] == "SplashAttention" or each["refused"] for each in attention)
 
 
-@pytest.mark.parametrize("name", FAMILIES.values())
+@pytest.mark.parametrize("name", [*map(_case, FAMILIES.values())])
 def test_the_compiler_for_gpus_makes_its_step(name):
     _check(_report(name, "gpu-h100-8", "cuda"))
 
@@ -77,6 +81,7 @@ print(compile_for(step.lower(given)).text)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["tpu-v5p-512", "tpu-v5p-1024"])
 def test_a_gather_over_a_torus_stays_one(on):
     """Without wrap-around links, or with devices in another order, the compiler makes an all-reduce of it."""
@@ -85,6 +90,7 @@ def test_a_gather_over_a_torus_stays_one(on):
     assert " all-reduce(" not in text
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_exits_3_and_names_config_paths(tmp_path):
     command = [sys.executable, "-m", "dovetail.cli", "compile", "qwen3-0.6b", "--on", "tpu-v5e-1", "--json"]
     changes = ["input.batch_size=1", "remat=none", "num_microbatches=1"]

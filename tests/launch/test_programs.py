@@ -53,7 +53,6 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     assert {path.name for path in (tmp_path / directory).glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
-@pytest.mark.slow
 def test_a_run_that_starts_again_does_not_compile_again_and_survives_a_damaged_cache(tmp_path):
     """Three processes: the first compiles, the second finds it all, the third finds only rubbish."""
     kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "DOVETAIL_HOST": "plain"}

@@ -122,7 +122,6 @@ def test_arguments_that_are_not_arrays_pass_through_a_remat_region():
     np.testing.assert_array_equal(call(model, {}, X, "keep", scale=2.0)[0], X)
 
 
-@pytest.mark.slow
 def test_remat_saves_memory():
     """The compiled program's own figure for temporary memory; see benchmarks/remat.py for larger sizes."""
 

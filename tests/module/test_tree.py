@@ -192,7 +192,6 @@ def digests(num_processes):
     return [json.loads(out.strip().splitlines()[-1]) for out, _ in results]
 
 
-@pytest.mark.slow
 def test_initial_values_do_not_depend_on_the_number_of_processes():
     one, (two_a, two_b) = digests(1)[0], digests(2)
     assert one == two_a == two_b

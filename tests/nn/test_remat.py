@@ -19,8 +19,7 @@ def program(kind, policy):
     return built, gradients_of(built, num_microbatches=1, dtype=None)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_the_less_is_kept_the_less_memory_is_used(kind):
     """Temporary memory, by the compiler. On a CPU, what is offloaded stays in the same memory."""
     used = {}

@@ -3,8 +3,6 @@
 
 import json
 
-import pytest
-
 from support import compilers
 
 # Run on its own: a compiler for other chips is told about them before JAX starts.
@@ -49,7 +47,6 @@ def run(platform, cases):
     return json.loads(compilers.run(platform, PROGRAM, json.dumps(cases)).splitlines()[-1])
 
 
-@pytest.mark.slow
 def test_the_compiler_for_tpus_takes_splash_on_a_mesh_with_rows_heads_or_sequences_split():
     cases = [
         ("tpu-v5e-4", {"data": 2, "tensor": 2}, 192, 128, 0),
@@ -58,7 +55,6 @@ def test_the_compiler_for_tpus_takes_splash_on_a_mesh_with_rows_heads_or_sequenc
     assert run("tpu", cases) == [[["SplashAttention"], 2]] * 2  # Forwards, and backwards.
 
 
-@pytest.mark.slow
 def test_the_compiler_for_gpus_takes_the_pallas_kernel_for_packed_documents():
     # Backwards in two steps.
     assert run("cuda", [("gpu-h100-2", {"fsdp": 2}, 80, 80, 0)]) == [[["TritonAttention"], 3]]

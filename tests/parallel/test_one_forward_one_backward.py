@@ -130,7 +130,6 @@ def test_the_program_has_a_tick_for_each_microbatch_and_stages_less_one_to_warm_
     assert outer == [3, 6, 3]
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_microbatches():
     def bytes_of(schedule, microbatches):
         mesh = Mesh(pipeline=4, microbatches=microbatches)

@@ -30,8 +30,18 @@ def _hardware_for(name, turn):
     return kinds[turn % len(kinds)]
 
 
+# One recipe of each family on each change, the last one, and all of them with `slow`.
+_LAST = {entry.family: name for name, entry in RECIPES.items() if entry.recipe == "pretrain"}.values()
+
+
 # Each recipe with one kind of hardware, in turn: rules know nothing of models, so that the pairs are alike.
-@pytest.mark.parametrize("name,on", [(name, _hardware_for(name, turn)) for turn, name in enumerate(RECIPES)])
+@pytest.mark.parametrize(
+    "name, on",
+    [
+        pytest.param(name, _hardware_for(name, turn), marks=[] if name in _LAST else pytest.mark.slow)
+        for turn, name in enumerate(RECIPES)
+    ],
+)
 def test_every_recipe_gets_a_mesh_that_divides_it(name, on):
     cfg = on_hardware(recipe(name), on)
     assert cfg.mesh.num_devices == hardware(on).num_devices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is committed is free of machines: no package index, no path of one computer, no lock file."""
+"""What is committed is free of machines: no package index, no path of one computer, no lock file; no test is lost."""
 
 import re
 import subprocess
@@ -16,6 +16,8 @@ INDEX = re.compile(
 )
 MACHINE = re.compile(rf"(?<![\w.:/-])(?:{re.escape(str(ROOT))}\b|/(?:home|Users)/\w+/|/root/\w)")
 LOCK = re.compile(r".*\.lock|pylock\..*toml|package-lock\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml")
+TESTS = Path(__file__).parents[1]
+SLOW = re.compile(r"\bmark[.]slow\b")
 
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 
@@ -57,9 +59,16 @@ def test_constraints_are_names_and_versions_only():
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 
 
+def test_what_the_usual_tests_leave_out_is_in_the_table_of_contributing():
+    marked = {str(file.relative_to(ROOT)) for file in TESTS.rglob("*.py") if SLOW.search(file.read_text("utf-8"))}
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("\n") if line.startswith("| `tests/")]
+    assert {name for row in rows for name in re.findall(r"`(tests/[\w/]+\.py)`", row)} == marked
+
+
 @pytest.mark.parametrize(
     "pattern, text",
     [
+        (SLOW, "@pytest.mark" + ".slow"),
         (INDEX, "see https://py" + "pi.org/project/jax"),
         (INDEX, "--extra-" + "index-url x"),
         (INDEX, "file:" + "///mirror/simple"),

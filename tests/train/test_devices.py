@@ -100,11 +100,14 @@ def run_together(cfg: Trainer.Config, count: int) -> None:
     assert [process.returncode for process in processes] == [0] * count, outputs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "count, text, prompt",  # To write a sample, each process compiles another program: one case shows that it can.
-    [(2, "fsdp=2", "It was"), (2, "data=2,tensor=2", ""), (4, "data=2,tensor=2", "")],
-    ids=["2 of 1 device, rows apart", "2 of 2 devices", "4 of 1 device, rows shared"],
+    [
+        pytest.param(2, "data=2,tensor=2", "It was", id="2 of 2 devices, rows apart"),
+        pytest.param(2, "tensor=2", "", id="2 of 1 device, rows shared"),
+        pytest.param(2, "fsdp=2", "", id="2 of 1 device, rows apart", marks=pytest.mark.slow),
+        pytest.param(4, "data=2,tensor=2", "", id="4 of 1 device, rows shared", marks=pytest.mark.slow),
+    ],
 )
 def test_several_processes_are_one_run(count, text, prompt, unbroken, tmp_path):
     want, _ = unbroken

@@ -219,7 +219,6 @@ tiny(Path(sys.argv[1]), steps=int(sys.argv[2]), save_every=1000, eval_every=1000
 """
 
 
-@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     env = {
         **os.environ,

@@ -49,9 +49,9 @@ print(json.dumps([sorted({choice.kernel for choice in choices}), len(called)]))
     "platform, name, kernel",
     [
         ("tpu", "tpu-v5e-4", "MegabloxGroupedMatmul"),
-        ("tpu", "tpu-v6e-4", "MegabloxGroupedMatmul"),
+        pytest.param("tpu", "tpu-v6e-4", "MegabloxGroupedMatmul", marks=pytest.mark.slow),
         ("cuda", "gpu-h100-4", "TritonGroupedMatmul"),
-        ("cuda", "gpu-b200-4", "TritonGroupedMatmul"),
+        pytest.param("cuda", "gpu-b200-4", "TritonGroupedMatmul", marks=pytest.mark.slow),
     ],
 )
 def test_experts_on_a_mesh_multiply_by_the_kernel_of_the_hardware(platform, name, kernel):
