@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli import main, resolve
+from dovetail.cli import _code, main, resolve
 from dovetail.config import to_text
 from dovetail.hardware import hardware
 from dovetail.plan import _cache, lower_step
@@ -95,11 +95,13 @@ def run():
 """
 
 
-def test_a_changed_layer_of_the_user_is_another_question(tmp_path):
+def test_a_changed_layer_of_the_user_is_another_question(tmp_path, monkeypatch):
     """The config is the same; the program that goes to the compiler is not."""
     path, found = tmp_path / "own_layer.py", []
     for factor in (2.0, 2.0, 3.0):
         path.write_text(_OWN.format(factor=factor), encoding="utf-8")
+        monkeypatch.setattr(_code, "_files", {})  # As in a new process, which reads the file anew.
+        monkeypatch.delitem(sys.modules, path.stem, raising=False)
         cfg = resolve(f"{path}:run", on="cpu-1")
         found.append((to_text(cfg), _cache.key(lower_step(cfg, hardware("cpu-1")).lowered.as_text(), cfg, "cpu-1", {})))
     assert found[0] == found[1]

@@ -5,7 +5,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -87,7 +87,7 @@ Component.Config._owner = Component  # The one class that __init_subclass__ does
 
 
 @contextlib.contextmanager
-def built_configs() -> Iterator[dict[str, ConfigBase]]:
+def built_configs() -> Generator[dict[str, ConfigBase]]:
     """Yields a dict that is filled with each config that is built inside, by path: with what its parent set in it."""
     built: dict[str, ConfigBase] = {}
     token = _built.set(built)

@@ -34,7 +34,7 @@ def _outlined(
     cfg: Any, path: str, depth: int, built: Mapping[str, ConfigBase], keep: Container[str]
 ) -> Iterator[Outlined]:
     cfg = built.get(path, cfg)
-    defaults = getattr(type(cfg), "_defaults", {})
+    defaults = getattr(cfg, "_defaults", {})
     settings: dict[str, str] = {}
     inside: list[Outlined] = []
     for name, value in parts(cfg).items():
@@ -67,7 +67,7 @@ def _is_call(value: Any) -> bool:
 def _in_print(value: Any) -> str:
     """Returns a value as one would write it: numbers and words as they are, functions without their package."""
     if _is_call(value):
-        defaults = getattr(type(value), "_defaults", {})
+        defaults = getattr(value, "_defaults", {})
         given = {key: part for key, part in parts(value).items() if spell(part) != spell(defaults.get(key, value))}
         return f"{_in_print(value._made_from)}({', '.join(f'{key}={_in_print(part)}' for key, part in given.items())})"
     if isinstance(value, str):
