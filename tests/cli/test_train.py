@@ -5,9 +5,17 @@ import json
 import os
 import pty
 import re
+import socket
+import subprocess
 import sys
 
+import jax.numpy as jnp
+import pytest
+
+from dovetail.checkpoint import Checkpointer
 from dovetail.cli import main, resolve
+from dovetail.parallel import parse_mesh
+from support.runs import tiny
 
 
 def as_program(monkeypatch, *argv):
@@ -66,3 +74,28 @@ def test_a_sequence_longer_than_there_are_positions_is_refused_before_anything_i
     assert main(["train", "gpt2-tiny", "input.seq_len=4096", f"directory={directory}"]) == 2
     assert "a sequence of 4096 tokens, but max_length is " in capsys.readouterr().err
     assert not directory.exists()
+
+
+@pytest.mark.slow
+def test_processes_that_refuse_a_run_say_the_same_and_none_waits(tmp_path):
+    cfg = tiny(tmp_path, mesh=parse_mesh("data=2"))
+    checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints", asynchronous=False).build()
+    checkpoints.save(4, {"w": jnp.ones(3)}, config=cfg)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    shared = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    shared |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "DOVETAIL_HOST": "plain"}
+    command = [sys.executable, "-m", "dovetail.cli", "train", cfg.directory, "seed=3"]
+    processes = [
+        subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env={**shared, "JAX_PROCESS_ID": str(rank)})
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=60)[1].partition("dovetail train: ")[2] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [2, 2]
+    assert said[0].startswith(f"{cfg.directory}: this config is not that of the run there, which has made 4 steps:\n")
+    assert said[1] == f"{said[0]}  (Process 0 of 2 found this.)\n"

@@ -210,10 +210,11 @@ class Trainer(Component):
             self._make_step(run, batch)
             if asked_to_stop(run.step):
                 interrupted.append(True)
+            saves_now = run.step % cfg.save_every == 0
             evaluates_now = evaluates and run.step % cfg.eval_every == 0
-            while run.pending and (evaluates_now or len(run.pending) > _AHEAD):
-                self._report(*run.pending.popleft(), run.meter)
-            if run.step % cfg.save_every == 0:
+            while run.pending and (saves_now or evaluates_now or len(run.pending) > _AHEAD):
+                self._report(*run.pending.popleft(), run.meter)  # All of them, before the meter starts anew.
+            if saves_now:
                 self._save(run)
             if evaluates_now:
                 self._evaluate(run)
