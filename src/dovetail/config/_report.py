@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 # Node's methods are private to this package, not to its file.
 
+import abc
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def near_interface(node: ConfigBase, target: type[ConfigBase]) -> type[ConfigBas
 
 
 def _is_interface(cls: type[ConfigBase]) -> bool:
-    return any(base.__name__ == "ABC" for base in getattr(cls.__dict__.get("_owner"), "__bases__", ()))
+    return abc.ABC in getattr(cls.__dict__.get("_owner"), "__bases__", ())
 
 
 def _compare(old: Any, new: Any, at: str) -> Iterator[tuple[_Fate, str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.module import ParamSpec, Remat, Repeat, call, specs
-from dovetail.nn import Capacity, GatedFeedForward, MoEFeedForward, TopKRouter
+from dovetail.nn import Capacity, GatedFeedForward, LoRAGroupedLinear, MoEFeedForward, TopKRouter
 from dovetail.parallel import layout_of, parse_mesh
 from support.experts import route
 from support.models import random_params
@@ -26,7 +26,9 @@ MOE = MoEFeedForward.Config(
 KINDS = {
     "dropless": MOE,
     "capacity": MOE.set(dispatch=Capacity.Config(factor=0.8)),
-    "looped": Repeat.Config(layer=MOE.set(remat=Remat(save=("hidden",))), num_repeats=2),
+    "looped, adapted": Repeat.Config(
+        layer=MOE.set(remat=Remat(save=("hidden",)), up=LoRAGroupedLinear.Config(rank=2)), num_repeats=2
+    ),
 }
 MESHES = ("data=2,expert=4", "fsdp=2,expert=2,tensor=2", "seq=2,expert=2")
 X, COTANGENT = normal(1, (BATCH, TIME, DIM)), normal(2, (BATCH, TIME, DIM))
@@ -74,7 +76,7 @@ def result(kind, text):
     return program(*jax.device_put((setup(kind)[1], X), shardings))
 
 
-CASES = [*(("dropless", mesh) for mesh in MESHES), ("capacity", "data=2,expert=4"), ("looped", "expert=2")]
+CASES = [*(("dropless", mesh) for mesh in MESHES), ("capacity", "data=2,expert=4"), ("looped, adapted", "expert=2")]
 
 
 @pytest.mark.parametrize("kind, mesh", CASES)
