@@ -53,7 +53,7 @@ def value_and_grad(
 
     Args:
         batch: a tree of arrays whose first dimension is the batch. Microbatch i of n has the rows i, i + n, ..., so
-            that a batch split over devices stays where it is.
+            that a batch split over devices stays where it is. A loss that needs several rows at once needs n = 1.
         rng: microbatch i gets this key with i folded in; None is passed on as it is.
         schedule: how the microbatches are run, as `one_after_the_other` says.
     """

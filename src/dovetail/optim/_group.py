@@ -32,7 +32,7 @@ class Group(ConfigBase):
     rate: float = 1.0  # Times the learning rate, and so times the decay; with 0, nothing moves.
     layer_rates: tuple[float, ...] = ()  # Times that for each layer of a stack, in the order in which they run.
     decay: float | None = None  # Rate of weight decay; None: as `weight_decay` of the learner says.
-    project: FunctionConfig[Projection] | None = None  # What follows each update, as `unit_norm`.
+    project: FunctionConfig[Projection] | None = None  # What follows each update, as `unit_norm`; not `init`.
 
 
 @dataclasses.dataclass(frozen=True)
