@@ -4,6 +4,7 @@
 import json
 
 from dovetail.cli import main
+from dovetail.cli._resolve import split_hardware
 from dovetail.config import from_json
 from dovetail.zoo import RECIPES, recipe
 
@@ -22,3 +23,28 @@ def test_show_as_json_carries_config_parameters_and_flops(capsys):
     assert from_json(json.dumps(shown["config"])) == recipe("tiny-lm")
     assert shown["parameters"] == RECIPES["tiny-lm"].parameters
     assert shown["flops_per_token"] > 6 * shown["parameters"]
+
+
+def test_show_says_that_a_model_does_not_fit_on_the_hardware(capsys):
+    assert main(["show", "llama3.1-405b", "--on", "gpu-h100-8", "--json"]) == 0
+    shown = capsys.readouterr()
+    memory = json.loads(shown.out)["memory_per_chip"]
+    assert not memory["fits"]
+    assert memory["total_gib"] > memory["state_gib"] > 700
+    assert shown.err.startswith("llama3.1-405b does not fit on gpu-h100-8, by an estimate: ")
+    assert f"(state {memory['state_gib']:,.0f}, activations " in shown.err
+    assert main(["show", "llama2-7b@gpu-h100-64", "--full"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_directory_with_an_at_sign_is_a_directory(capsys, tmp_path):
+    run = tmp_path / "run@home"
+    assert main(["train", "tiny-lm", "steps=0", f"directory={run}"]) == 2
+    (run / "checkpoints").mkdir(parents=True)
+    capsys.readouterr()
+    assert main(["diff", str(run), "tiny-lm"]) == 2
+    assert "hardware" not in capsys.readouterr().err
+    assert split_hardware(str(run), None) == (str(run), None)
+    assert split_hardware("tiny-lm@cpu-8", None) == ("tiny-lm", "cpu-8")
+    (tmp_path / "my@file.py").write_text("", encoding="utf-8")
+    assert split_hardware(f"{tmp_path}/my@file.py:run", None)[1] is None

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.hardware import CHIPS, hardware
+from dovetail.hardware import CHIPS, chip_of, hardware, nearest_hardware
 
 TPUS = [chip for chip in CHIPS.values() if chip.platform == "tpu"]
 NVIDIA = [chip for chip in CHIPS.values() if chip.platform == "cuda"]
@@ -231,3 +231,30 @@ def test_hardware_is_a_value_that_travels_as_text():
 def test_where_a_price_is_not_public_there_is_none():
     assert hardware("gpu-gb200-72").price is None
     assert hardware("gpu-h100-8").price == pytest.approx(55.04)
+
+
+def test_a_device_is_known_by_what_jax_calls_it():
+    kinds = {
+        "TPU v5": "tpu-v5p",
+        "TPU v5 lite": "tpu-v5e",
+        "NVIDIA H100 80GB HBM3": "gpu-h100",
+        "NVIDIA GB200": "gpu-gb200",
+    }
+    for kind, name in kinds.items():
+        assert chip_of(kind) is CHIPS[name]
+    assert chip_of("NVIDIA H100 PCIe") is None  # Another chip, with another peak.
+    targets = [chip.target.description for chip in CHIPS.values() if chip.target]
+    assert all(chip_of(text) for text in targets)
+
+
+@pytest.mark.parametrize(
+    "name, below, above",
+    [
+        ("gpu-h100-24", "gpu-h100-16", "gpu-h100-32"),
+        ("tpu-v5p-512", "tpu-v5p-384", "tpu-v5p-640"),
+        ("tpu-v6e-16x2", "tpu-v6e-8x2", "tpu-v6e-32x2"),
+    ],
+)
+def test_the_nearest_amounts_of_a_chip_come_first(name, below, above):
+    less, more = nearest_hardware(hardware(name))
+    assert (less[0].name, more[0].name) == (below, above)

@@ -7,8 +7,10 @@ import random
 import jax
 import pytest
 
+from dovetail.hardware import hardware
 from dovetail.module import abstract
 from dovetail.nn import Attention, GatedFeedForward, Mamba2, PatternStack, PreNormBlock, with_remat
+from dovetail.plan import estimate, on_hardware
 from dovetail.plan._estimate import activation_bytes, block_bytes, describe, kept_bytes
 from dovetail.train import abstract_batch, loss_function
 from dovetail.zoo import recipe
@@ -69,3 +71,15 @@ def test_the_compiler_needs_what_the_estimate_says_for_a_pattern():
     assert needed is not None
     estimate = kept_bytes(cfg, tokens, DTYPE) + block_bytes(cfg, tokens, DTYPE)
     assert estimate == pytest.approx(needed.temp_size_in_bytes, rel=0.4)
+
+
+@pytest.mark.parametrize("on, fits", [("gpu-h100-8", False), ("gpu-h100-1024", True), ("cpu-8", True)])
+def test_a_model_that_is_too_large_for_some_hardware_is_known_to_be(on, fits):
+    cfg = on_hardware(recipe("llama3.1-405b"), on)
+    found = estimate(cfg, hardware(on))
+    each = 16 * cfg.mesh.data / hardware(on).num_chips  # Parameter, gradient and two of Adam, in float32.
+    state = 405_853_388_800 * each / 2**30
+    assert found.fits == fits
+    assert state <= found.state_gib < 1.005 * state  # Some small ones are on all devices along `tensor`.
+    assert found.total_gib == found.state_gib + found.activations_gib
+    assert (found.limit_gib is None) == (on == "cpu-8")

@@ -92,13 +92,24 @@ def test_less_memory_means_less_is_kept():
     assert len(set(kept)) == 3
 
 
-def test_a_batch_that_is_too_small_for_the_hardware_is_refused():
-    with pytest.raises(ConfigError) as e:
-        on_hardware(recipe("qwen3-tiny"), "tpu-v5p-8192")
-    assert str(e.value) == (
-        "no mesh spreads this over the 4096 devices of tpu-v5p-8192: a batch has 8 rows of 64 tokens, and heads and "
-        "layers can be split only so far.\n  Use less hardware, or raise input.batch_size."
-    )
+@pytest.mark.parametrize("name, on", [("llama3.1-405b", "gpu-h100-16384"), ("llama2-70b", "gpu-h100-4096")])
+def test_layers_are_in_stages_where_the_network_cannot_bring_all_parameters_in_time(name, on):
+    cfg = on_hardware(recipe(name), on)
+    mesh, chip = cfg.mesh, hardware(on).chip
+    check_fit(mesh, specs(cfg.model.build(path="model")), Batch(cfg.input.batch_size, cfg.input.seq_len, 1))
+    assert mesh.pipeline == 2
+    assert (mesh.pipeline - 1) / (mesh.num_microbatches * mesh.rounds) <= 0.1
+    tokens = cfg.input.batch_size * cfg.input.seq_len / mesh.num_devices
+    computes = 6 * tokens / (0.5 * chip.peak["bfloat16"])  # Seconds for each parameter of the model, ...
+    assert chip.domain
+    assert chip.network
+    brings = 6 / (chip.domain * chip.network)  # ... and for each that is gathered.
+    assert brings / 2 <= computes < brings
+
+
+@pytest.mark.parametrize("name, on", [("llama2-70b", "gpu-h100-512"), ("llama2-7b", "gpu-h100-256")])
+def test_layers_are_not_in_stages_where_computing_takes_longer_than_the_network(name, on):
+    assert on_hardware(recipe(name), on).mesh.pipeline == 1
 
 
 def test_a_rule_of_the_recipe_wins_and_may_build_on_another():

@@ -54,9 +54,10 @@ def note(text: str) -> None:
 
 
 def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
-    """Returns name and hardware of `NAME@HARDWARE`, unless the hardware is given."""
+    """Returns name and hardware of `NAME@HARDWARE`, unless the hardware is given; what exists is a name, with any @."""
     recipe, at, after = name.rpartition("@")
-    return (recipe, after) if at and on is None else (name, on)
+    exists = Path(name).exists() or Path(name.rpartition(":")[0]).is_file()
+    return (recipe, after) if at and on is None and not exists and "/" not in after else (name, on)
 
 
 def start(

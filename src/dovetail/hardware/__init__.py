@@ -8,6 +8,7 @@ from ._catalogue import Target as Target
 from ._catalogue import Torus as Torus
 from ._catalogue import chip_of as chip_of
 from ._catalogue import hardware as hardware
+from ._catalogue import nearest_hardware as nearest_hardware
 from ._mesh_rules import MeshRule as MeshRule
 from ._mesh_rules import rule_for as rule_for
 from ._topology import gpu_target as gpu_target

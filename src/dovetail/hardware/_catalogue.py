@@ -177,6 +177,20 @@ def hardware(name: str) -> Hardware:
     return Hardware(name=name, chip=chip, shape=shape, host_shape=host, slices=slices * int(match["slices"] or 1))
 
 
+def nearest_hardware(hw: Hardware) -> tuple[list[Hardware], list[Hardware]]:
+    """Returns smaller and larger amounts of the same chip, each time the nearest first. Slices stay as many."""
+    match = _NAME.fullmatch(hw.name)
+    assert match is not None
+    size, slices = int(match["size"]), f"x{match['slices']}" if match["slices"] else ""
+    near = _sizes_near(hw.chip, size)
+    below, above = [n for n in reversed(near) if n < size], [n for n in near if n > size]
+
+    def named(sizes: list[int]) -> list[Hardware]:
+        return [hardware(f"{hw.chip.name}-{n}{slices}") for n in sizes]
+
+    return named(below), named(above)
+
+
 def _arrangement(name: str, chip: Chip, size: int) -> tuple[int, Shape, Shape]:
     """Returns the number of slices, the shape of one, and that of a host."""
     found = _switched(chip, size) if chip.torus is None else _in_torus(chip, size)

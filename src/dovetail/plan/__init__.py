@@ -2,6 +2,8 @@
 """From a recipe and hardware to the program that would run there: mesh rules, and what the real compilers say."""
 
 from ._compiled import compiled as compiled
+from ._estimate import Estimate as Estimate
+from ._estimate import estimate as estimate
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._report import Report as Report

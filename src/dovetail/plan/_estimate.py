@@ -14,10 +14,15 @@ from typing import Any, NamedTuple
 import jax
 
 from dovetail.config import find
+from dovetail.hardware import Hardware
 from dovetail.module import abstract, modules, specs
 from dovetail.nn import Block, RematPolicy, with_remat
 from dovetail.parallel import Mesh, MeshLayout, flat_specs
 from dovetail.train import DTYPES, abstract_batch, loss_function
+
+GIB = 2**30
+# Of the memory of a GPU: the driver, the communication library and cuBLAS take the rest.
+_USABLE = {"cuda": 0.92}
 
 
 class Model(NamedTuple):
@@ -26,6 +31,48 @@ class Model(NamedTuple):
     specs: Any
     slots: float  # Bytes of the learner's state, for each byte of parameters.
     experts: int  # In a layer; 1: none.
+
+
+class Estimate(NamedTuple):
+    """What a chip needs, in GiB, and what it has for a program; None: not known."""
+
+    state_gib: float  # Parameters, their gradients, and the learner's state.
+    activations_gib: float  # And the parameters of the layers that are being computed.
+    limit_gib: float | None
+
+    @property
+    def total_gib(self) -> float:
+        """All of it."""
+        return self.state_gib + self.activations_gib
+
+    @property
+    def fits(self) -> bool:
+        """Whether a chip has as much."""
+        return self.limit_gib is None or self.total_gib <= self.limit_gib
+
+
+def estimate(cfg: Any, hardware: Hardware) -> Estimate:
+    """Returns what the run of a config that `on_hardware` returned needs; nothing is compiled."""
+    about, scale = describe(cfg), hardware.chip.devices / GIB
+    activations = activation_bytes(cfg, cfg.mesh, cfg.num_microbatches, cfg.remat or "none")
+    limit = usable_bytes(hardware)
+    return Estimate(
+        state_bytes(about, cfg.mesh) * scale,
+        (2 * gathered_bytes(about, cfg.mesh) + activations) * scale,
+        None if limit is None else limit / GIB,
+    )
+
+
+def usable_bytes(hardware: Hardware) -> float | None:
+    """Returns the memory of a chip that a program can have."""
+    size = hardware.chip.hbm_bytes
+    return None if size is None else size * _USABLE.get(hardware.chip.platform, 1.0)
+
+
+def memory_of(hardware: Hardware) -> float:
+    """Returns the bytes of memory of a device; infinite where it is not known."""
+    size = hardware.chip.hbm_bytes
+    return math.inf if size is None else size / hardware.chip.devices
 
 
 def describe(cfg: Any) -> Model:
@@ -58,12 +105,16 @@ def gathered_bytes(model: Model, mesh: Mesh) -> float:
 
 
 def activation_bytes(cfg: Any, mesh: Mesh, parts: int, policy: RematPolicy) -> float:
-    """Returns what a device keeps of a microbatch for the backward pass, and what one block needs besides."""
+    """Returns what a device keeps of a microbatch for the backward pass, and what one block needs besides.
+
+    A stage of a pipeline keeps its layers' part of all that goes through it, and runs a block for a part of that.
+    """
     rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
-    kept = kept_bytes(with_remat(cfg.model, here), cfg.input.seq_len, cfg.compute_dtype)
-    return rows / split * (kept + block_bytes(cfg.model, cfg.input.seq_len, cfg.compute_dtype))
+    kept = kept_bytes(with_remat(cfg.model, here), cfg.input.seq_len, cfg.compute_dtype) / mesh.sizes["pipeline"]
+    block = block_bytes(cfg.model, cfg.input.seq_len, cfg.compute_dtype) / mesh.num_microbatches
+    return rows / split * (kept + block)
 
 
 @functools.lru_cache(maxsize=32)

@@ -41,11 +41,13 @@ _GPU = Fitted.Config(
     attention=(TritonAttention.Config(), CudnnAttention.Config(), BlockwiseAttention.Config()),
     grouped_matmul=(TritonGroupedMatmul.Config(), BlockedGroupedMatmul.Config()),
     expert=8,
+    pipeline=16,
 )
 _TRAINIUM = Fitted.Config(
     hardware="trn*",
     attention=(NeuronAttention.Config(), BlockwiseAttention.Config()),
     grouped_matmul=(RaggedDot.Config(),),
+    pipeline=16,
 )
 _CPU = Fitted.Config(
     hardware="cpu-*",

@@ -28,9 +28,8 @@ from dovetail.ops import Choice, kernel_choices
 from dovetail.progress import phase
 from dovetail.train import Program, size_of
 
-GIB = 2**30
-# Of the memory of a GPU: the driver, the communication library and cuBLAS take the rest.
-_USABLE = {"cuda": 0.92}
+from ._estimate import GIB, usable_bytes
+
 _KINDS = ("parameters", "optimizer", "activations", "temporaries")
 
 
@@ -88,9 +87,8 @@ def compile_step(step: Lowered) -> Report:
     text, devices = Hlo(found.text), cfg.mesh.num_devices
     memory, by_path = _memory(found, step.program, hardware)
     total = sum(memory.values())
-    limit = None
-    if hardware.chip.hbm_bytes is not None:
-        limit = hardware.chip.hbm_bytes * _USABLE.get(hardware.chip.platform, 1.0) / GIB
+    usable = usable_bytes(hardware)
+    limit = None if usable is None else usable / GIB
     size = size_of(cfg)
     tokens = cfg.input.batch_size * cfg.input.seq_len
     flops = count_compiled_flops(text) + count_kernel_flops(step.traced.jaxpr.jaxpr)

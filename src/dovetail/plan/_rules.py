@@ -12,9 +12,13 @@ from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
 from dovetail.parallel import Batch, Mesh, divisors, fits
 
-from ._estimate import Model, activation_bytes, describe, gathered_bytes, state_bytes
+from ._advice import advice
+from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes
 
 _MICROBATCHES = 64  # The most that a rule splits a batch into.
+_REACHED = 0.5  # Of its peak, what a chip reaches.
+_BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
+_ROUNDS = 16  # ... if there are so many rounds at most.
 
 
 class Changes(MeshRule):
@@ -36,6 +40,9 @@ class Fitted(MeshRule):
     few devices as can be (`tensor`, `seq`), experts over `expert`, and all else is split over `fsdp`. Where links
     between groups of chips are slow, `fsdp` stays as small as memory allows, and the rest is `data`.
 
+    Where a step has too few tokens for each device to hide behind computation what the network brings, layers are split
+    over `pipeline` as well.
+
     Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
     the estimate is below `memory`.
     """
@@ -48,6 +55,7 @@ class Fitted(MeshRule):
         compiler_options: Mapping[str, Mapping[str, bool | int | str]] = {}  # By platform.
         expert: int = 1  # Into how many parts experts are split if there are so many; more where a layer is too large.
         tensor: int = 8  # Into how many parts a layer may be split at most.
+        pipeline: int = 1  # Into how many stages the layers may be split, where the network is too slow to gather all.
         memory: float = 0.85  # Of what the chip has: the highest estimate.
 
     def apply(self, cfg: Any, hardware: Hardware) -> Any:
@@ -69,14 +77,35 @@ class Fitted(MeshRule):
             raise ConfigError(
                 f"no mesh spreads this over the {hardware.num_devices} devices of {hardware.name}: a batch has "
                 f"{batch.rows} rows of {batch.tokens} tokens, and heads and layers can be split only so far.\n"
-                "  Use less hardware, or raise input.batch_size."
+                f"  {advice(lambda other: self._meshes(cfg.mesh, model, other), model.specs, batch, hardware)}"
             )
-        room = _memory_of(hardware)
+        room = memory_of(hardware)
 
         def leaves_room(mesh: Mesh) -> bool:
             return state_bytes(model, mesh) < room / 2 and gathered_bytes(model, mesh) < room / 16
 
-        return next(filter(leaves_room, possible), min(possible, key=lambda mesh: state_bytes(model, mesh)))
+        found = next(filter(leaves_room, possible), min(possible, key=lambda mesh: state_bytes(model, mesh)))
+        staged = (mesh for mesh in self._pipelines(found, batch, hardware) if fits(mesh, model.specs, batch))
+        return next(filter(leaves_room, staged), found)
+
+    def _pipelines(self, mesh: Mesh, batch: Batch, hardware: Hardware) -> Iterator[Mesh]:
+        """Yields the mesh with its layers in stages, the best first, where the network is too slow without.
+
+        For each token a device computes 6 operations a parameter. In each step it gets every parameter twice and sends
+        its gradient once, 6 bytes, which the chips of a domain bring in together. So the tokens of a device decide
+        whether it waits; of several stages, each has only a part of the parameters.
+        """
+        chip, groups = hardware.chip, math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        if not (chip.network and chip.domain) or mesh.sizes["fsdp"] * mesh.sizes["tensor"] <= chip.domain:
+            return
+        enough = _REACHED * chip.peak["bfloat16"] / (chip.network * chip.domain)
+        tokens = batch.rows * batch.tokens / hardware.num_devices
+        counts = [n for n in divisors(mesh.data) if n <= self.cfg.pipeline] if tokens < enough else []
+        for stages in sorted(counts[1:], key=lambda n: n if n * tokens >= enough else self.cfg.pipeline / n + enough):
+            for parts in (n for n in reversed(divisors(batch.rows * stages // groups)) if stages <= n <= 4 * stages):
+                short = math.ceil((stages - 1) / (_BUBBLE * parts))  # So many rounds make the bubble short enough.
+                for rounds in sorted(range(1, _ROUNDS + 1), key=lambda n: n if n >= short else _ROUNDS + short - n):
+                    yield mesh.set(data=mesh.data // stages, pipeline=stages, microbatches=parts, rounds=rounds)
 
     def _meshes(self, base: Mesh, model: Model, hardware: Hardware) -> Iterator[Mesh]:
         """Yields meshes, the best first."""
@@ -98,17 +127,12 @@ class Fitted(MeshRule):
                 yield base.set(**split, pipeline=1, outer=outer)
 
     def _memory(self, cfg: Any, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
-        room = self.cfg.memory * _memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
-        rows = cfg.input.batch_size // math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        room = self.cfg.memory * memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
+        groups = math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        rows = cfg.input.batch_size // (groups * mesh.num_microbatches)
         counts = [n for n in divisors(rows) if n <= _MICROBATCHES]
         for parts in counts:
             for policy in self.cfg.remat:
                 if activation_bytes(cfg, mesh, parts, policy) < room:
                     return parts, policy
         return counts[-1], self.cfg.remat[-1]
-
-
-def _memory_of(hardware: Hardware) -> float:
-    """Returns the bytes of memory of a device."""
-    size = hardware.chip.hbm_bytes
-    return math.inf if size is None else size / hardware.chip.devices
