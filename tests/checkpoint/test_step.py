@@ -86,7 +86,9 @@ def test_a_changed_file_is_named_with_both_checksums(step):
     )
 
 
-@pytest.mark.parametrize("name", ["/dev/zero", "../step_7/files/vocab", "files/../../x", "", "files//vocab", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["/dev/zero", "../step_7/files/vocab", "files/../../x", "", "files//vocab", "a\0b", "\x1b[2J"]
+)
 def test_a_manifest_may_only_list_files_of_its_step(name, step):
     content = unseal((step / "manifest.json").read_bytes())
     content["files"][name] = {"size": 5, "crc32": "c82e0dd0"}

@@ -4,6 +4,7 @@
 import importlib
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError, replace_all
 from dovetail.ops import AttentionKernel, ReferenceAttention
-from dovetail.train._record import changes_since, recorded_code, write_record
+from dovetail.train._record import changes_since, make_directory, recorded_code, write_record
 from support.runs import tiny
 
 CODE = """
@@ -78,8 +79,28 @@ def test_the_users_own_code_is_recorded_and_compared(own_module, tmp_path):
     assert "own_observers" not in sys.modules
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"a": 1}), json.dumps({"a": {}})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", "[" * 10_000, json.dumps({"a": 1}), json.dumps({"a": {}})),
+        json.dumps({"a": {"file": "\x1b[2J", "sha256": "0" * 64}}),
+        json.dumps({"a": {"file": "a.py", "sha256": "0"}}),
+    ],
+)
 def test_a_record_of_code_that_is_none_is_one_error(text, tmp_path):
     (tmp_path / "code.json").write_text(text)
     with pytest.raises(ConfigError, match=r"code\.json: is not the record of a run's code"):
         recorded_code(tmp_path)
+
+
+def test_a_record_of_code_that_leads_elsewhere_is_not_opened(tmp_path):
+    (tmp_path / "code.json").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        recorded_code(tmp_path)
+
+
+def test_many_may_find_out_at_once_whether_a_directory_can_be_written(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            list(pool.map(make_directory, [tmp_path / "run"] * 8))
+    assert not list((tmp_path / "run").iterdir())

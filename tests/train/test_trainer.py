@@ -104,6 +104,12 @@ def test_a_config_that_changes_the_past_is_refused_and_nothing_is_written(path, 
     assert files_in(Path(cfg.directory)) == before
 
 
+def test_a_change_that_is_allowed_may_be_one_of_the_data(unbroken, capsys):
+    cfg, _ = unbroken
+    cfg.set_in("input.seq_len", 16).build().run(allow_change=True)  # Whose position is that of another input.
+    assert capsys.readouterr().out == "Nothing to do: 6 of 6 steps are done.\n"
+
+
 def test_what_may_change_are_fields():
     assert Trainer.Config.may_change <= fields_of(Trainer.Config).keys()
     for cfg in (TextInput.Config, FileSource.Config, HuggingFaceTokenizer.Config, SentencePieceTokenizer.Config):

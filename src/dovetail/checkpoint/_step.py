@@ -128,7 +128,7 @@ def _irregular(path: Path, under: str = "") -> Iterator[str]:
     """Yields what is wrong with entries that are neither regular files nor directories."""
     with os.scandir(path) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
-            name = f"{under}{entry.name}"
+            name = f"{under}{entry.name if entry.name.isprintable() else ascii(entry.name)}"
             if entry.is_dir(follow_symlinks=False):
                 yield from _irregular(Path(entry.path), f"{name}/")
             elif not entry.is_file(follow_symlinks=False):
@@ -139,7 +139,7 @@ def _irregular(path: Path, under: str = "") -> Iterator[str]:
 def _file_sums(found: Mapping[str, Any]) -> dict[str, FileSum]:
     """Returns the sums of the files in a manifest, checked; a ValueError for a name that leads out of the step."""
     for name, file in found.items():
-        if "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise ValueError(f"it lists {name!r}, expected the relative name of a file of the step")
         if file.keys() != {"size", "crc32"} or type(file["size"]) is not int or not _CRC.match(file["crc32"]):
             raise ValueError(f"it lists {name!r} as {file!r:.80}, expected a size and a crc32")

@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import re
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -104,15 +105,18 @@ def _tails(inside: Path) -> tuple[Path, Path]:
 
 def check_code(directory: Path, config: str) -> None:
     """Raises if a config from a run names code that the user has not; warns if that code is not what it was."""
-    from dovetail.train import digest, recorded_code
+    from dovetail.train import digest, recorded_code, visible
 
     recorded = recorded_code(directory)
     if missing := sorted(modules_named(config) - own_modules()):
-        named = ", ".join(f"{name} ({recorded[name]['file']})" if name in recorded else name for name in missing)
-        options = " ".join(f"--code {recorded[name]['file'] if name in recorded else name}" for name in missing)
+        files = {name: recorded[name]["file"] if name in recorded else name for name in missing}
+        named = ", ".join(name if name == file else f"{name} ({file})" for name, file in files.items())
+        options = " ".join(
+            f"--code {shlex.quote(file)}" for file in files.values()
+        )  # To be copied, and from elsewhere.
         raise ConfigError(
-            f"{directory}: its config names code that is not dovetail's: {named}.\n"
-            f"  Code from a run is only run if you say so. If you trust it: {options}"
+            f"{directory}: its config names code that is not dovetail's: {visible(named)}.\n"
+            f"  Code from a run is only run if you say so. If you trust it: {visible(options)}"
         )
     for name, code in recorded.items():
         path = _files.get(name)

@@ -3,6 +3,9 @@
 
 import hashlib
 import json
+import os
+import re
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +17,8 @@ from dovetail.ops import AttentionKernel, GroupedMatmul
 
 CODE = "code.json"
 _CONFIG = "config.txt"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_MOST = 1 << 20  # Characters of a record of code.
 _KERNELS = (AttentionKernel.Config, GroupedMatmul.Config)  # Ways to compute the same.
 
 
@@ -99,11 +104,22 @@ def _changed_code(directory: Path, cfg: Any) -> list[str]:
 
 
 def recorded_code(directory: Path) -> dict[str, dict[str, str]]:
-    """Returns file and digest of the user's own modules, as the run recorded them; nothing of them is imported."""
+    """Returns file and digest of the user's own modules, as the run recorded them; nothing of them is imported.
+
+    The directory may come from elsewhere, so this reads a regular file of a bounded size, and checks what it says.
+    """
+    file = directory / CODE
     try:
-        found = json.loads((directory / CODE).read_text(encoding="utf-8"))
-        return {str(name): {key: str(code[key]) for key in ("file", "sha256")} for name, code in found.items()}
+        if not stat.S_ISREG(os.lstat(file).st_mode):
+            raise ValueError("it is not a regular file")
+        with file.open(encoding="utf-8") as opened:
+            found = json.loads(opened.read(_MOST))
+        checked = {name: {"file": code["file"], "sha256": code["sha256"]} for name, code in found.items()}
+        for code in checked.values():
+            if not (code["file"].isprintable() and _SHA256.fullmatch(code["sha256"])):
+                raise ValueError("expected the name of a file and its SHA-256")
+        return checked
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ConfigError(f"{directory / CODE}: is not the record of a run's code ({e!r}). Delete it.") from e
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ConfigError(f"{file}: is not the record of a run's code ({e}). Delete it.") from e
