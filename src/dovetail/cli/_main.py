@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        with shown:
+        with shown, _plain_log() if argv is None else contextlib.nullcontext():
             for name in getattr(args, "code", []):
                 load_code(name)
             code = args.run(args)
@@ -75,6 +75,19 @@ def _keep_programs() -> None:
     os.environ.update(kept.variables)
     if kept.problem:
         print(f"dovetail: {kept.problem}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _plain_log() -> Iterator[None]:
+    """Prints what dovetail logs (damage, a save that failed) as it is, however other libraries have set up logging."""
+    log, handler = logging.getLogger("dovetail"), logging.StreamHandler()
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = True
 
 
 @contextlib.contextmanager
