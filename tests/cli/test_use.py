@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.cli._use import start_run
 from dovetail.parallel import Mesh
 from support.runs import tiny
 
@@ -33,6 +34,24 @@ def test_eval_gives_what_the_trainer_reported_at_that_step_bit_for_bit(run, caps
         other = json.loads(capsys.readouterr().out)["eval/loss"]
         assert other != reported[-1]["eval/loss"]
         assert other == pytest.approx(reported[-1]["eval/loss"], rel=1e-2)
+
+
+def test_eval_reads_all_of_a_text_that_is_given(run, capsys, tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("It was a dark and stormy night. " * 40, encoding="utf-8")
+    assert main(["eval", run[0], "--json", "--text", str(file), "eval_input.batch_size=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    size = len(file.read_bytes())
+    assert found["eval/tokens"] == size  # All but the first, and the end of the text.
+
+
+def test_hardware_and_a_mesh_can_both_be_chosen(run, monkeypatch):
+    monkeypatch.setattr("jax.devices", lambda *_: [])  # Nothing is computed: the config says it all.
+    cfg, _ = start_run(run[0], ["steps=9"], None, "tensor=2", "cpu-8")
+    alone, _ = start_run(run[0], ["steps=9"], None, None, "cpu-8")
+    assert (cfg.mesh.text(), cfg.steps) == ("tensor=2", 9)
+    assert alone.mesh.num_devices == 8
+    assert cfg.set(mesh=alone.mesh) == alone
 
 
 def test_generate_runs_on_the_mesh_of_the_run(run, capsys):

@@ -55,7 +55,7 @@ def test_what_cannot_be_split_is_an_error(write, fields, message):
 
 @pytest.mark.parametrize("size, parts", [(1_000, 4), (100_000, 21), (3_000_000, 46)])
 def test_one_text_has_parts_enough_to_hold_some_out(write, size, parts):
-    cfg = source_of([write("a.txt", "word " * (size // 5))], "text")
+    cfg = source_of([write("a.txt", "word " * (size // 5))], "text", to_split=True)
     assert isinstance(cfg, TextFiles.Config)
     assert len(cfg.build()) == parts
 

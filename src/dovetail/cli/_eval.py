@@ -6,21 +6,28 @@ import json
 
 from dovetail.config import ConfigError
 
+from ._text import add_text, text_and_overrides
 from ._use import start_run
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
+    add_text(parser, "what to evaluate on, in place of the held-out data of the run")
     parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     parser.set_defaults(run=_eval)
 
 
 def _eval(args: argparse.Namespace) -> int:
-    cfg, files = start_run(args.run_directory, args.overrides, args.step, args.mesh, args.on)
+    text, overrides = text_and_overrides(args)
+    cfg, files = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
     from dovetail.train import load_trained
 
+    if text:
+        from dovetail.zoo.recipes import eval_on_text
+
+        cfg = eval_on_text(cfg, text)
     if cfg.eval_input is None:
-        raise ConfigError("eval_input is None: this run has no data to evaluate on. Set one: eval_input...=")
+        raise ConfigError("this run has no data to evaluate on (eval_input is None). Name a text: --text FILE")
     data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)
     trained = load_trained(cfg, files=files, step=args.step)
     found = {"step": trained.step, **trained.evaluate(data)}

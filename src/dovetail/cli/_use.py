@@ -27,19 +27,16 @@ def start_run(
     from dovetail.launch import start_devices
     from dovetail.parallel import parse_mesh, shrink
 
-    if mesh is not None:
-        cfg = cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
-    if mesh is not None or any(text.startswith("mesh.") for text in overrides):
-        start_devices(cfg.mesh, os.environ)
-    elif on is not None:
+    given = parse_mesh(mesh, cfg.mesh) if mesh is not None else None
+    if given is None and on is None and not any(text.startswith("mesh.") for text in overrides):
+        start_devices(shrink(cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
+        return _on_what_is_here(cfg), files
+    start_devices(given or (cfg.mesh if on is None else hardware(on)), os.environ)
+    if on is not None:
         from dovetail.plan import on_hardware
 
-        start_devices(hardware(on), os.environ)
         cfg = override(on_hardware(cfg, on), overrides, note=note)
-    else:
-        start_devices(shrink(cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
-        cfg = _on_what_is_here(cfg)
-    return cfg, files
+    return cfg if given is None else cfg.set(mesh=given), files
 
 
 def _on_what_is_here(cfg: Any) -> Any:

@@ -74,11 +74,11 @@ class Split(Source):
         return self._first + index
 
 
-def source_of(files: Sequence[str], where: str) -> FileSource.Config:
+def source_of(files: Sequence[str], where: str, *, to_split: bool = False) -> FileSource.Config:
     """Returns a source for files (paths or globs) by their ending: JSON Lines, Parquet, else text.
 
-    Text is read in parts, of which there are at least 20 where there is enough of it, so that some can be held out.
-    `where` is what to call the files in errors.
+    Text `to_split` is read in parts, of which there are at least 20 where there is enough of it, so that some can be
+    held out. `where` is what to call the files in errors.
     """
     found = find_files(files, where)
     endings = {_ending(file): file for file in found}
@@ -86,7 +86,7 @@ def source_of(files: Sequence[str], where: str) -> FileSource.Config:
         some = ", ".join(map(repr, endings.values()))
         raise ConfigError(f"{where}: the files are of several kinds: {some}. Give files of one kind.")
     kind = _KINDS.get(next(iter(endings)), TextFiles)
-    if kind is not TextFiles:
+    if kind is not TextFiles or not to_split:
         return kind.Config(files=list(files))
     part = sum(Path(file).stat().st_size for file in found) // 20
     return TextFiles.Config(files=list(files), max_bytes=min(max(part, _SMALLEST), _LARGEST))

@@ -10,9 +10,11 @@ from dovetail.config import REQUIRED, ConfigError
 from dovetail.data import (
     ByteTokenizer,
     HuggingFaceTokenizer,
+    Input,
     JsonLines,
     ShippedCorpus,
     ShippedTokenizer,
+    Source,
     Split,
     TextDataset,
     TextInput,
@@ -89,21 +91,29 @@ def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
 
     The tokenizer stays. The run has a directory of its own, named after the first file.
     """
-    if not isinstance(cfg.input, TextInput.Config):
-        raise ConfigError(f"input: expected TextInput.Config, to put text into; found {type(cfg.input).__qualname__}.")
-    source = source_of(files, "text")
-
-    def part(split: str, base: Any, **fields: Any) -> TextInput.Config:
-        dataset = base.dataset if isinstance(base.dataset, TextDataset.Config) else TextDataset.Config()
-        return base.set(dataset=dataset.set(source=Split.Config(source=source).set(split=split), **fields))
-
-    held_out = part("held-out", cfg.eval_input or cfg.input, epochs=1, shuffle=False)
+    source = source_of(files, "text", to_split=True)
+    train, held_out = (Split.Config(source=source).set(split=split) for split in ("train", "held-out"))
     home = "runs/text" if cfg.directory is REQUIRED else cfg.directory
     return cfg.set(
-        input=part("train", cfg.input),
-        eval_input=held_out.set(streams=1, num_workers=0),
+        input=_reading(cfg.input, train),
+        eval_input=_reading(cfg.eval_input or cfg.input, held_out, once=True),
         directory=f"{home}-{_name_of(files[0])}",
     )
+
+
+def eval_on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
+    """Returns a run that is evaluated on your text, all of it."""
+    return cfg.set(eval_input=_reading(cfg.eval_input or cfg.input, source_of(files, "text"), once=True))
+
+
+def _reading(base: Input.Config, source: Source.Config, *, once: bool = False) -> TextInput.Config:
+    """Returns an input with another source, which ends after its last document, or never."""
+    if not isinstance(base, TextInput.Config):
+        raise ConfigError(f"input: expected TextInput.Config, to put text into; found {type(base).__qualname__}.")
+    dataset = base.dataset if isinstance(base.dataset, TextDataset.Config) else TextDataset.Config()
+    if not once:
+        return base.set(dataset=dataset.set(source=source))
+    return base.set(dataset=dataset.set(source=source, epochs=1, shuffle=False), streams=1, num_workers=0)
 
 
 def _name_of(pattern: str) -> str:
