@@ -107,13 +107,14 @@ def _installed(module: str) -> bool:
 @contextlib.contextmanager
 def _never_kept() -> Iterator[None]:
     """Turns off JAX's cache of compiled programs: what comes out of it was not compiled, and has nothing to tell."""
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
+    config: Any = jax.config  # It does not declare its fields.
+    before = config.jax_enable_compilation_cache
+    config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # JAX has decided before whether there is one.
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", before)
+        config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
 
 
