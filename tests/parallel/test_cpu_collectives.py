@@ -30,7 +30,9 @@ def test_each_collective_has_a_channel_of_its_own():
         gathered = lax.all_gather(x, "data") * lax.all_gather(y, "data", tiled=True).reshape(8, 8, 64)
         return sums + moved + parts + swapped + gathered.sum(0)
 
-    channels = re.findall(r" channel_id=(\d+)", _on_shards(every_kind, check_vma=False).as_text())
+    program = _on_shards(every_kind, check_vma=False).as_text()
+    assert program is not None
+    channels = re.findall(r" channel_id=(\d+)", program)
     assert len(channels) == len(set(channels)) == 11  # XLA makes one of the two sums.
 
 
