@@ -11,6 +11,8 @@ import sys
 import pytest
 from hypothesis import settings
 
+import fast_compile
+
 settings.register_profile("dovetail", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("dovetail")
 
@@ -19,13 +21,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["PJRT_NPROC"] = "32"  # Threads: with 8, devices have waited for each other for ever (launch/_devices.py).
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
-# Tests compile many small programs and run each once: all of these make the compiler fast and its programs slow.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-os.environ["XLA_FLAGS"] = (
-    "--xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
-    " --xla_cpu_parallel_codegen_split_count=1"
-)
+os.environ.update(fast_compile.VARIABLES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

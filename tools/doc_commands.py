@@ -13,10 +13,7 @@ from typing import Any
 
 _JAX = {
     "JAX_NUM_CPU_DEVICES": "1",  # JAX starts once, so no command may ask for another number.
-    # As in tests: programs are small and run for a moment, so the compiler is to be fast, not they.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE",
 }
 _STAND_IN = "tiny-lm"  # The recipe of runs that a page names and that are not there.
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
+import fast_compile
 from doc_commands import caches_in, check_bash, run_console
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,7 +179,7 @@ def main(argv: Sequence[str]) -> int:
         return 1 if [page for page in chosen if subprocess.run([*command, page]).returncode] else 0
     for name in [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]:
         del os.environ[name]  # What a page shows does not depend on the shell it was run from.
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.update({"JAX_PLATFORMS": "cpu", **fast_compile.VARIABLES})
     warnings.simplefilter("error")
     failures = run_page(args.pages[0], update=args.update)
     print(*failures, sep="\n\n", end="\n" if failures else "")
