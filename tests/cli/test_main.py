@@ -90,6 +90,13 @@ def test_of_several_processes_the_first_one_says_what_is_done(process, speaks, m
     assert "importing" not in printed.out
 
 
+def test_a_command_runs_without_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dovetail", "show", "llama3-tiny", "--full"])
+    monkeypatch.setattr(sys, "stderr", None)  # As Python has it after `2>&-`.
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("(root) = dovetail.train.Trainer.Config\n")
+
+
 def test_a_config_is_read_without_what_only_saving_and_reading_need():
     program = """
 import sys

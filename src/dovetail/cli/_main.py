@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from dovetail.config import ConfigError, MissingFieldsError
 from dovetail.launch import host_settings, kept_programs, restart_with
@@ -93,11 +94,12 @@ def _plain_log() -> Iterator[None]:
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
     """Shows the phases of a command. Of several processes, the first one does."""
-    if os.environ.get("JAX_PROCESS_ID", "0") not in ("", "0"):
+    errors: TextIO | None = sys.stderr  # None if it was closed.
+    if errors is None or os.environ.get("JAX_PROCESS_ID", "0") not in ("", "0"):
         yield
         return
     # A copy of standard error: compilers write to it by themselves, so it is closed while they run.
-    with open(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as stream, Line(stream).shown():
+    with open(os.dup(errors.fileno()), "w", encoding="utf-8") as stream, Line(stream).shown():
         yield
 
 
