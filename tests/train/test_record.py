@@ -12,6 +12,7 @@ import pytest
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError, replace_all
 from dovetail.ops import AttentionKernel, ReferenceAttention
+from dovetail.optim import LinearSchedule
 from dovetail.train._record import changes_since, make_directory, recorded_code, write_record
 from support.runs import tiny
 
@@ -48,6 +49,25 @@ def test_kernels_meshes_workers_and_places_may_change(tmp_path):
     with pytest.raises(ConfigError, match=r"\n  seed: 0 -> 1\n  Use the config of the run"):
         changes_since(tmp_path, changed.set(seed=1), allow_change=False)
     assert "\n  seed: 0 -> 1" in changes_since(tmp_path, changed.set(seed=1), allow_change=True)
+
+
+def test_more_steps_are_refused_where_the_schedule_would_have_been_another(tmp_path):
+    cfg = tiny(tmp_path).set_in("learner.schedule", LinearSchedule.Config(peak=1.0, warmup_steps=3))
+    made(tmp_path, cfg)
+    with pytest.raises(ConfigError) as e:
+        changes_since(tmp_path, cfg.set(steps=9), allow_change=False)
+    assert str(e.value) == (
+        f"{tmp_path}: this config is not that of the run there, which has made 5 steps:\n"
+        "  steps: 6 -> 9\n"
+        "  The schedule ends with the run: with other steps, those made would have had other learning rates.\n"
+        "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
+        "  (in Python: run(allow_change=True))."
+    )
+    assert changes_since(tmp_path, cfg.set(steps=9), allow_change=True) == "  steps: 6 -> 9"
+    rising = cfg.set_in("learner.schedule.warmup_steps", 5)  # So far, it has done nothing else.
+    for i, same in enumerate((rising, tiny(tmp_path), cfg.set_in("learner.schedule.total_steps", 6))):
+        made(tmp_path / str(i), same)
+        assert changes_since(tmp_path / str(i), same.set(steps=9), allow_change=False) == "  steps: 6 -> 9"
 
 
 @pytest.fixture

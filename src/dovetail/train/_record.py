@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dovetail.checkpoint import load_config
 from dovetail.config import ConfigBase, ConfigError, diff, find, from_json, modules_named, to_json, to_text
 from dovetail.ops import AttentionKernel, GroupedMatmul
@@ -54,7 +56,9 @@ def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
             f"{directory}: the config of step_{stored.step} cannot be read, so it cannot be compared: {e}\n{_WAYS_OUT}"
         ) from e
     differences = diff(old, cfg)
-    free = _free(old) | _free(cfg)
+    free, why = _free(old) | _free(cfg), ""
+    if isinstance(old, type(cfg)) and _changes_rates(cfg, old.steps, stored.step):
+        free, why = free - {"steps"}, _SCHEDULE
     refused = [
         d
         for d in differences
@@ -64,15 +68,28 @@ def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
         raise ConfigError(
             f"{directory}: this config is not that of the run there, which has made {stored.step} steps:\n"
             + "\n".join(map(str, refused))
-            + f"\n{_WAYS_OUT}"
+            + f"\n{why}{_WAYS_OUT}"
         )
     return "\n".join([*filter(None, [str(differences)]), *_changed_code(directory, cfg)])
 
 
+_SCHEDULE = "  The schedule ends with the run: with other steps, those made would have had other learning rates.\n"
 _WAYS_OUT = (
     "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
     "  (in Python: run(allow_change=True))."
 )
+
+
+def _changes_rates(cfg: Any, steps: int, done: int) -> bool:
+    """Whether a schedule gives the steps that are done other learning rates than it did in a run of so many steps."""
+    if steps == cfg.steps:
+        return False
+    schedule = cfg.learner.schedule
+    try:
+        before, now = (np.asarray(schedule.build(steps=count)(np.arange(done))) for count in (steps, cfg.steps))
+    except ConfigError:  # It has no place in so few steps.
+        return True
+    return not np.array_equal(before, now)
 
 
 def _free(cfg: Any) -> set[str]:
