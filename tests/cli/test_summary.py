@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from dovetail.cli import main
-from dovetail.zoo import RECIPES
+from dovetail.cli._summary import parts_in_print
+from dovetail.zoo import RECIPES, recipe
 
 
 def shown(capsys, *argv):
@@ -42,6 +43,25 @@ def test_the_tree_is_as_it_is_built_with_the_figures_of_each_part(capsys):
     assert totals[3].startswith("memory of the state: parameters 2.19 MiB, gradients 2.19 MiB, optimizer ")
 
 
+def test_activations_are_those_that_the_policy_keeps(capsys):
+    kept = {}
+    for policy in ("none", "full"):
+        _, totals = shown(capsys, "llama3-tiny", f"remat={policy}")
+        (line,) = (line for line in totals if line.startswith("memory of activations for the backward pass: "))
+        assert line.endswith(f" (remat {policy})")
+        kept[policy] = line.split(": ")[1].split(" a token")[0]
+    number = {policy: float(text.split()[0]) for policy, text in kept.items()}
+    assert {text.split()[1] for text in kept.values()} == {"KiB"}
+    assert number["full"] < number["none"]
+
+
+def test_on_hardware_the_memory_of_a_chip_is_estimated(capsys):
+    _, totals = shown(capsys, "llama2-7b", "--on", "tpu-v5p-8")
+    assert "mesh: fsdp=4, 4 devices" in totals
+    (line,) = (line for line in totals if line.startswith("memory per chip, by an estimate: "))
+    assert line.split(" GiB ")[0].endswith(" of 95.7")
+
+
 def test_what_a_large_recipe_needs_is_said_as_it_is_typed(capsys):
     rows, totals = shown(capsys, "llama3.1-405b")
     (tokenizer,) = (settings for label, _, settings in rows if label.strip() == "tokenizer")
@@ -53,18 +73,20 @@ def test_what_a_large_recipe_needs_is_said_as_it_is_typed(capsys):
 
 
 def test_layers_of_a_pattern_that_are_alike_are_one_part(capsys):
-    rows, _ = shown(capsys, "granite-4.0-h-micro")
-    assert [label.strip() for label, _, _ in rows if "pattern" in label] == [
-        "pattern[0-4]",
-        "pattern[5]",
-        "pattern[6-9]",
-    ]
+    rows, _ = shown(capsys, "hybrid-tiny")
+    assert [label.strip() for label, _, _ in rows if "pattern" in label] == ["pattern[0]", "pattern[1]", "pattern[2-3]"]
     mixers = [figures[0] for label, figures, _ in rows if label.strip() == "mixer"]
     assert mixers == ["Mamba2", "Attention", "Mamba2"]
 
 
 @pytest.mark.parametrize("name", [name for name, entry in RECIPES.items() if entry.recipe != "pretrain"])
-def test_every_family_is_shown_and_the_first_row_is_the_whole(name, capsys):
+def test_every_part_that_takes_something_is_shown(name):
+    nodes, own = parts_in_print(recipe(name))
+    assert own.keys() <= {node.path for node in nodes}
+
+
+@pytest.mark.parametrize("name", ["mamba2-tiny", "gpt2-tiny", "qwen3-moe-tiny"])
+def test_the_first_row_is_the_whole(name, capsys):
     rows, totals = shown(capsys, name)
     assert rows[0][0] == "(run)"
     assert rows[0][1][:2] == ["Trainer", rows[1][1][1]]

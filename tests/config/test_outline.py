@@ -63,6 +63,14 @@ def test_configs_in_a_tuple_have_their_places_and_their_depth():
     assert [(node.path, node.depth) for node in outline(cfg)] == [("", 0), ("more[0]", 1), ("more[1]", 1)]
 
 
+def test_what_is_built_beyond_a_list_has_a_place_in_it():
+    cfg = Tree.Config(file="a", more=(Leaf.Config(eps=0.5),))
+    assert seen(cfg, {"more[1]": Leaf.Config(dim=2)})[1:] == [
+        ("more[0]", "Leaf", {"eps": "0.5"}),
+        ("more[1]", "Leaf", {"dim": "2"}),
+    ]
+
+
 def test_a_config_of_a_function_is_written_as_a_call_and_text_with_a_space_is_quoted():
     cfg = Tree.Config(file="my file", left=Leaf.Config(init=config_for(normal).set(stddev=0.5)))
     assert seen(cfg) == [("", "Tree", {"file": "'my file'"}), ("left", "Leaf", {"init": "normal(stddev=0.5)"})]

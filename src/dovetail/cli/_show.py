@@ -29,7 +29,7 @@ def _show(args: argparse.Namespace) -> int:
     elif args.mesh is not None:
         return show_mesh(cfg, args.json)
     elif not args.json:
-        print_summary(args.recipe, cfg)
+        print_summary(args.recipe, cfg, memory)
     else:
         from dovetail.train import size_of
 

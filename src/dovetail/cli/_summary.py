@@ -21,29 +21,40 @@ _AXES = (
 )  # Not shown: `show --mesh` says what they lead to.
 
 
-def print_summary(name: str, cfg: Any) -> None:
-    """Prints what the config of a trainer is made of: in colours in a terminal, else as plain text."""
-    from dovetail.module import specs
-    from dovetail.train import parts_of
+def print_summary(name: str, cfg: Any, memory: Any = None) -> None:
+    """Prints what the config of a trainer is made of: in colours in a terminal, else as plain text.
+
+    Args:
+        memory: on hardware, an estimate of what a chip needs.
+    """
+    from dovetail.plan import row_activations
 
     with phase("measuring the model"):
-        with built_configs() as built:
-            model = cfg.model.build(path="model")
-            cfg.learner.build(path="learner", specs=specs(model), steps=cfg.steps)
-        own = parts_of(cfg)
+        (nodes, own), activations = parts_in_print(cfg), row_activations(cfg)
     missing = missing_fields(cfg)
-    keep = {*own, *(path for path in built if path.startswith("learner."))}
     rows = [
         (_label(node, paths), node.kind, *_figures(paths, own), _settings(node, missing))
-        for node, paths in _merged(outline(cfg, built, keep=keep))
+        for node, paths in _merged(nodes)
     ]
     if sys.stdout.isatty():
         _print_in_colours(rows)
     else:
         print(table(_HEAD, rows))
-    print("\n".join(["", *_totals(name, cfg, own)]))
+    print("\n".join(["", *_totals(name, cfg, own, activations), *_on_hardware(cfg, memory)]))
     if missing:
         print(f"to be set: {' '.join(f'{path}=...' for path in missing)}")
+
+
+def parts_in_print(cfg: Any) -> tuple[list[Outlined], dict[str, Any]]:
+    """Returns the parts of a run as they are built, and by path what each takes by itself."""
+    from dovetail.module import specs
+    from dovetail.train import parts_of
+
+    with built_configs() as built:
+        model = cfg.model.build(path="model")
+        cfg.learner.build(path="learner", specs=specs(model), steps=cfg.steps)
+    own = parts_of(cfg)
+    return outline(cfg, built, keep={*own, *(path for path in built if path.startswith("learner."))}), own
 
 
 def _merged(nodes: Sequence[Outlined]) -> list[tuple[Outlined, list[str]]]:
@@ -108,17 +119,25 @@ def _settings(node: Outlined, missing: Sequence[str]) -> str:
     return " ".join([*shown, *(f"{name}=?" for name in unset)])
 
 
-def _totals(name: str, cfg: Any, own: Any) -> Iterable[str]:
+def _totals(name: str, cfg: Any, own: Any, activations: int) -> Iterable[str]:
     rows, length = cfg.input.batch_size, cfg.input.seq_len
     parameters, weights, optimizer, flops, full = (sum(each) for each in zip(*own.values(), strict=True))
     yield f"{name}: {parameters:,} parameters"
     yield f"a step: {rows:,} x {length:,} = {rows * length:,} tokens, {operations(flops * rows * length)} FLOPs"
     yield f"a token: {operations(flops)} FLOPs to train ({operations(full)} with all scores of attention)"
     state = f"parameters {size(weights)}, gradients {size(weights)}, optimizer {size(optimizer)}"
-    yield f"memory of the state: {state}; activations come on top"
-    devices = cfg.mesh.num_devices
-    if devices > 1:
-        yield f"mesh: {cfg.mesh.text()}, {devices:,} devices"
+    yield f"memory of the state: {state}"
+    kept = f"{size(activations / length)} a token, {size(activations)} a row"
+    yield f"memory of activations for the backward pass: {kept} (remat {cfg.remat or 'as the model says'})"
+
+
+def _on_hardware(cfg: Any, memory: Any) -> Iterable[str]:
+    if cfg.mesh.num_devices > 1:
+        yield f"mesh: {cfg.mesh.text()}, {cfg.mesh.num_devices:,} devices"
+    if memory is not None:
+        limit = "" if memory.limit_gib is None else f" of {memory.limit_gib:,.1f}"
+        parts = f"state {memory.state_gib:,.1f}, activations {memory.activations_gib:,.1f}"
+        yield f"memory per chip, by an estimate: {memory.total_gib:,.1f}{limit} GiB ({parts})"
 
 
 def _print_in_colours(rows: Iterable[tuple[str, ...]]) -> None:

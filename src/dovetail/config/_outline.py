@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A config tree for people: what it sets, without what goes without saying."""
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ._base import ConfigBase
 from ._traverse import holds_nodes, parts
 from ._values import Node, bare_name, join, spell
+
+_LAST_INDEX = re.compile(r"\[\d+\]$")
 
 
 class Outlined(NamedTuple):
@@ -41,7 +44,11 @@ def _outlined(
         usual = name in defaults and spell(value) == spell(defaults[name])
         if (isinstance(value, Node) and not _is_call(value)) or holds_nodes(value):
             usual = usual and value == defaults.get(name)
-            for place, node in _nodes(value, join(path, name)):
+            field = join(path, name)
+            nodes = dict(_nodes(value, field))
+            # What is built may be more than what is listed: the rest of a pattern has places of its own.
+            nodes |= {place: built[place] for place in built if _LAST_INDEX.sub("", place) == field}
+            for place, node in nodes.items():
                 found = list(_outlined(node, place, depth + 1, built, keep))
                 inside += found if not usual or len(found) > 1 or place in keep else []
         elif not usual or (_is_call(value) and value != defaults[name]):

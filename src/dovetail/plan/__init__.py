@@ -4,6 +4,7 @@
 from ._compiled import compiled as compiled
 from ._estimate import Estimate as Estimate
 from ._estimate import estimate as estimate
+from ._estimate import row_activations as row_activations
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._report import Report as Report

@@ -117,6 +117,11 @@ def activation_bytes(cfg: Any, mesh: Mesh, parts: int, policy: RematPolicy) -> f
     return rows / split * (kept + block)
 
 
+def row_activations(cfg: Any) -> int:
+    """Returns the bytes that the forward pass of one row of the input leaves for the backward pass."""
+    return kept_bytes(with_remat(cfg.model, cfg.remat), cfg.input.seq_len, cfg.compute_dtype)
+
+
 @functools.lru_cache(maxsize=32)
 def block_bytes(cfg: Any, tokens: int, dtype: str) -> float:
     """Returns the bytes that a block without remat leaves for its backward pass, of one row and the largest block.
