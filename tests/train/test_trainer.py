@@ -55,28 +55,22 @@ def files_in(directory: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 
-def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(unbroken, tmp_path):
-    want, state = unbroken
-    short = tiny(tmp_path, steps=3)
-    short.build().run()
-    again = short.set(steps=6).build().run()
-    assert losses(short.set(steps=6)) == losses(want)
-    jax.tree.map(np.testing.assert_array_equal, again, state)
-    (said,) = (r for r in records(short) if "changes of the config" in r)
-    assert (said["step"], said["changes of the config"]) == (3, "  steps: 3 -> 6")
-
-
-def test_a_damaged_step_is_passed_over_aloud_and_made_again(unbroken, tmp_path, caplog):
+def test_a_resumed_run_is_bit_for_bit_the_unbroken_one_and_passes_over_a_damaged_step_aloud(unbroken, tmp_path, caplog):
     want, state = unbroken
     copy = Path(shutil.copytree(want.directory, tmp_path / "run"))
     for name in ("manifest.json", "data_state.json"):
         (copy / "checkpoints/step_6" / name).write_bytes(b"{}")
-    again = want.set(directory=str(copy)).build().run()
+    (copy / "metrics.jsonl").unlink()
+    cfg = want.set(directory=str(copy))
+    again = cfg.build().run()
     (said,) = (r.message for r in caplog.records if r.name.startswith("dovetail"))
     assert said.startswith(f"checkpoint {copy}/checkpoints/step_6 is damaged:\n  manifest.json: ")
     assert said.endswith("Falling back to step_3.")
+    assert losses(cfg) == {step: loss for step, loss in losses(want).items() if step > 3}
     jax.tree.map(np.testing.assert_array_equal, again, state)
     assert (copy / "checkpoints/step_6.corrupt").is_dir()
+    (said,) = (r for r in records(cfg) if "changes of the config" in r)
+    assert (said["step"], said["changes of the config"]) == (3, f"  directory: {want.directory!r} -> {str(copy)!r}")
 
 
 def test_a_run_that_is_done_does_nothing_and_says_so(unbroken, capsys):
