@@ -380,7 +380,7 @@ def test_a_feature_enters_by_replacing_configs_and_nothing_else():
         def forward(self, x):
             return self.cfg.by * x
 
-    cfg = replace_all(FeedForward.Config, Scaled.Config())(decoder())
+    cfg = replace_all(FeedForward.Config, Scaled.Config(), drop=("hidden_dim",))(decoder())
     assert cfg.get_in("stack.layer.ffn") == Scaled.Config()
     params = init(cfg.build(), jax.random.key(0))
     assert "ffn" in params["stack"]["layer"]
