@@ -38,7 +38,7 @@ SAMPLE = [
     ("dense", "fsdp=2,seq=2,tensor=2", ALL),
     ("dense", "pipeline=2,data=2,tensor=2", EARLY),
     ("moe", "fsdp=2,expert=2,tensor=2", ALL),
-    ("moe", "pipeline=2,expert=4", PLAIN),
+    pytest.param("moe", "pipeline=2,expert=4", PLAIN, marks=pytest.mark.slow),
     ("mla", "pipeline=2,expert=2,seq=2", ALL),
     ("hybrid", "data=2,seq=2,tensor=2", ALL),
 ]
