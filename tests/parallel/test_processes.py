@@ -3,6 +3,7 @@
 
 import json
 
+import jax
 import pytest
 
 from dovetail.config import ConfigError
@@ -22,7 +23,7 @@ def test_alone_a_process_agrees_with_itself():
 @pytest.mark.parametrize("size", [0, 250, 251, 5000])
 def test_values_of_any_size_arrive_whole(size, monkeypatch):
     sent = []
-    monkeypatch.setattr(_processes.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(_processes, "_gathered", lambda data, room: sent.append(room) or [data.ljust(room, b"\0")] * 2)
     value = "x" * size
     assert all_values(value) == [value, value]
