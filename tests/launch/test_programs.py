@@ -53,8 +53,7 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     assert {path.name for path in (tmp_path / directory).glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
-def test_a_run_that_starts_again_does_not_compile_again_and_survives_a_damaged_cache(tmp_path):
-    """Three processes: the first compiles, the second finds it all, the third finds only rubbish."""
+def test_a_run_that_starts_again_does_not_compile_again(tmp_path):
     kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "DOVETAIL_HOST": "plain"}
     for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"):
         kept.pop(name, None)
@@ -73,9 +72,33 @@ def test_a_run_that_starts_again_does_not_compile_again_and_survives_a_damaged_c
     first, second = train("first"), train("second")
     assert "the step was compiled before" not in first[0]
     assert "the step was compiled before" in second[0]
-    for path in (tmp_path / "cache").rglob("*-cache"):
-        path.write_bytes(path.read_bytes()[:-100])
-    third = train("third")
-    assert "the step was compiled before" not in third[0]
     assert len(first[1]) == 2
-    assert first[1] == second[1] == third[1]
+    assert first[1] == second[1]
+
+
+_DAMAGED = """
+import warnings
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+double = jax.jit(lambda x: 2 * x)
+assert double(1.0) == 2.0
+(kept,) = Path({directory!r}).glob("jit__lambda*-cache")
+kept.write_bytes(kept.read_bytes()[:-10])
+jax.clear_caches()
+compilation_cache.reset_cache()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    assert double(1.0) == 2.0
+assert any("Error reading persistent compilation cache entry" in str(each.message) for each in said)
+"""
+
+
+def test_a_damaged_program_is_said_and_compiled_again(tmp_path):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+    variables = kept_programs({"XDG_CACHE_HOME": str(tmp_path)}).variables
+    variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    code = _DAMAGED.format(directory=variables[DIRECTORY])
+    subprocess.run([sys.executable, "-c", code], env={**environ, **variables}, check=True)
