@@ -51,7 +51,9 @@ def sizes(kind: str, text: str) -> tuple[int, int, int]:
     return looped, outside, vectors
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in ("dense", "moe") else pytest.mark.slow) for kind in KINDS]
+)
 def test_fsdp_gathers_each_matrix_once_each_way_and_sums_each_gradient_once(kind):
     found = totals(traffic(kind, "fsdp=8"))
     looped, outside, vectors = sizes(kind, "fsdp=8")
