@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The estimate of memory, against counts that share nothing with it: deeper models, and the compiler."""
 
+import json
 import math
 import random
+from pathlib import Path
 
 import jax
 import pytest
@@ -83,3 +85,15 @@ def test_a_model_that_is_too_large_for_some_hardware_is_known_to_be(on, fits):
     assert state <= found.state_gib < 1.005 * state  # Some small ones are on all devices along `tensor`.
     assert found.total_gib == found.state_gib + found.activations_gib
     assert (found.limit_gib is None) == (on == "cpu-8")
+
+
+RECORDS = Path(__file__).parents[2] / "benchmarks" / "results" / "compile"
+
+
+@pytest.mark.parametrize("pair", ["llama2-7b@tpu-v5p-512", "llama3-8b@tpu-v5e-16", "qwen3-30b-a3b@gpu-b200-512"])
+def test_the_estimate_is_near_what_the_real_compilers_said(pair):
+    recorded = json.loads((RECORDS / f"{pair}.json").read_text("utf-8"))
+    name, _, on = pair.partition("@")
+    cfg = on_hardware(recipe(name), on)
+    assert (cfg.remat, cfg.num_microbatches) == (recorded["remat"], recorded["num_microbatches"])
+    assert estimate(cfg, hardware(on)).total_gib == pytest.approx(recorded["hbm_per_chip_gib"], rel=0.15)
