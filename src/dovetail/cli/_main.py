@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
-        _keep_programs()
+        if args.command != "bench":  # What is measured there is compiled there.
+            _keep_programs()
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
