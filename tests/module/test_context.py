@@ -164,7 +164,7 @@ def test_random_numbers_in_a_loop_that_would_be_the_same_in_each_step_are_refuse
         "the method itself started.\n"
         "  All its steps would get the same. Ask before, jax.random.split the key, and give each step a key of its "
         "own,\n"
-        "  or let Repeat do the loop."
+        "  or transform self.lift(method), and self.bring what it leaves."
     )
     drawn, _ = call(DrawsInScan.Config(inside=False).build(), {}, rng=jax.random.key(0))
     assert len(set(drawn.tolist())) == 3

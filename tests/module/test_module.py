@@ -106,7 +106,7 @@ def update_inside_scan(self, x):
 INSIDE = (
     " inside a JAX transformation (scan, vmap, grad, jit, ...) that the method itself started.\n"
     "  The value could not leave it. Return it from the transformed function and report it outside,\n"
-    "  or let Repeat do the loop."
+    "  or transform self.lift(method), and self.bring what it leaves."
 )
 BROKEN_RULES = [
     (

@@ -8,8 +8,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dovetail.config import ConfigError
-from dovetail.module import ParamSpec, Pipelining, constant
+from dovetail.module import ParamSpec, constant
 from dovetail.parallel import Mesh, MeshLayout, decoding_layout, layout_of, parse_mesh
+from dovetail.parallel._pipeline import Pipelining
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strictly encapsulated modules: the tree, the invocation context, and structure."""
 
+from ._call import call as call
 from ._context import Collected as Collected
 from ._context import ModuleError as ModuleError
 from ._context import Params as Params
 from ._context import State as State
-from ._context import call as call
 from ._context import per_layer as per_layer
 from ._layout import Axes as Axes
+from ._layout import Layers as Layers
 from ._layout import Layout as Layout
-from ._layout import Pipelining as Pipelining
+from ._lift import Key as Key
+from ._lift import Lifted as Lifted
 from ._module import Module as Module
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
@@ -18,11 +20,6 @@ from ._param import constant as constant
 from ._param import normal as normal
 from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
-from ._pipeline import SIDE_BY_SIDE as SIDE_BY_SIDE
-from ._pipeline import STAGE as STAGE
-from ._pipeline import largest_of_stages as largest_of_stages
-from ._pipeline import marked_loops as marked_loops
-from ._pipeline import stage_axes as stage_axes
 from ._remat import Remat as Remat
 from ._structure import Repeat as Repeat
 from ._structure import Sequence as Sequence

@@ -14,25 +14,20 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 from jax import Array
 from jax.extend.core import get_opaque_trace_state
 from jax.typing import DTypeLike
 
-from dovetail.config import did_you_mean
-
 from ._layout import Layout
 from ._param import fold_path
 from ._remat import Regather, Remat
-from ._tree import check_params, join
 
 if TYPE_CHECKING:
     from ._module import Module
 
 Params = Mapping[str, Any]
 State = dict[str, Any]
-_scope: ContextVar["Scope | None"] = ContextVar("scope", default=None)
-_REGATHER = Regather()
+scope_var: ContextVar["Scope | None"] = ContextVar("scope", default=None)
 
 
 class ModuleError(RuntimeError):
@@ -62,7 +57,7 @@ class Frame:
     dtype: DTypeLike | None = None
     state: State | None = None
     capacity: int | None = None
-    in_scan: bool = False  # In a loop over layers, whether it is a scan or unrolled.
+    in_loop: bool = False  # Over layers, whether it is a scan or unrolled.
     apart: bool = False  # That loop is a scan, whose forward and backward pass no compiler merges.
     on_shards: bool = False
     layout: Layout | None = None
@@ -76,7 +71,7 @@ class Frame:
 
     def inner(self, **changes: Any) -> "Frame":
         """A frame for a part of this call that JAX traces on its own; it starts without results."""
-        names = ("rng", "train", "dtype", "capacity", "in_scan", "apart", "on_shards", "layout", "tags", "remats")
+        names = ("rng", "train", "dtype", "capacity", "in_loop", "apart", "on_shards", "layout", "tags", "remats")
         return Frame(**{**{name: getattr(self, name) for name in names}, **changes})
 
     def collected(self) -> Collected:
@@ -85,8 +80,10 @@ class Frame:
 
     def take(self, inner: Collected) -> None:
         """Adds the results of an inner frame."""
-        self.summaries.update(inner.summaries)
-        self.losses.update(inner.losses)
+        for old, new in ((self.summaries, inner.summaries), (self.losses, inner.losses)):
+            if twice := old.keys() & new.keys():
+                raise ModuleError(f"{sorted(twice)[0]} is reported twice in one call. Give the second another name.")
+            old.update(new)
         if self.state is not None:
             self.state.update(inner.state or {})
 
@@ -95,7 +92,7 @@ class Frame:
         if get_opaque_trace_state(convention="dovetail") != self.trace:
             raise ModuleError(
                 f"{what} inside a JAX transformation (scan, vmap, grad, jit, ...) that the method itself started.\n"
-                f"  {advice},\n  or let Repeat do the loop."
+                f"  {advice},\n  or transform self.lift(method), and self.bring what it leaves."
             )
 
     def check_state(self, module: "Module") -> None:
@@ -120,12 +117,12 @@ class Scope:
 
 def current() -> Scope | None:
     """Returns the scope of the method that is running, if any."""
-    return _scope.get()
+    return scope_var.get()
 
 
 def own_scope(module: "Module", what: str) -> Scope:
     """Returns the scope of `module`, or raises if it is not the one that is running."""
-    scope = _scope.get()
+    scope = scope_var.get()
     if scope is None:
         raise ModuleError(
             f"{module!r}: {what} outside of a call. A module holds no arrays: use call(module, params, inputs)."
@@ -136,120 +133,6 @@ def own_scope(module: "Module", what: str) -> Scope:
             f"  Give {type(module).__name__} a method that computes what is needed, and call that."
         )
     return scope
-
-
-def call(
-    module: "Module",
-    params: Params,
-    *inputs: Any,
-    method: str = "forward",
-    rng: Array | None = None,
-    train: bool = False,
-    state: State | None = None,
-    capacity: int | None = None,
-    dtype: DTypeLike | None = None,
-    layout: Layout | None = None,
-    **named_inputs: Any,
-) -> tuple[Any, Collected]:
-    """Runs a method of `module` as a pure function, for jit, grad, scan, vmap, remat and shard_map to see.
-
-    Args:
-        rng: key for random numbers; each module gets its own, folded by path.
-        state: decode state by path, `{}` to start with; the returned one replaces it. None: layers keep no state.
-        capacity: positions that decode state must have room for, in the call that starts it.
-        dtype: what floating-point parameters are cast to when a module reads them; None leaves them as they are.
-        layout: how arrays lie on the mesh in use (`jax.set_mesh`); None: as the compiler decides.
-    """
-    function = unscoped(module, method)
-    wrong = check_params(module, params)
-    if wrong:
-        raise ModuleError(wrong)
-    frame = Frame(
-        rng=None if rng is None else lambda: rng,
-        train=train,
-        dtype=dtype,
-        state=None if state is None else dict(state),
-        capacity=capacity,
-        layout=layout,
-    )
-    scope = Scope(frame, module, params, module._path)
-    out = run(scope, function, inputs, named_inputs)
-    for remat, tags in frame.remats.items():
-        remat.check(tags)
-    return out, frame.collected()
-
-
-def unscoped(module: "Module", method: str) -> Callable[..., Any]:
-    """Returns a public method as it was written, for a caller that makes the scope itself."""
-    function = getattr(getattr(type(module), method, None), "unscoped", None)
-    if function is None:
-        public = [name for name in dir(type(module)) if hasattr(getattr(type(module), name), "unscoped")]
-        raise ModuleError(f"{module!r} has no method {method!r}.{did_you_mean(method, public)} It has: {public}.")
-    return function
-
-
-def call_child(module: "Module", function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Runs a method of `module` for the module that is running, which must be its parent."""
-    outer = _scope.get()
-    if outer is None:
-        raise ModuleError(f"{module!r}: called outside of a call. Use call(module, params, inputs).")
-    if module._parent is not outer.module:
-        raise ModuleError(f"{outer.module!r} calls {module!r}, {_relation(outer.module, module)}")
-    outer.calls[module._name] += 1
-    count = outer.calls[module._name]
-    path = join(outer.path, module._name) + (f"#{count}" if count > 1 else "")
-    scope = Scope(outer.frame, module, outer.params.get(module._name, {}), path)
-    return run(scope, function, args, kwargs)
-
-
-def run(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Runs an unbound method in a scope, in a remat region if the module's config asks for one."""
-    if scope.module._cfg.remat is not None:
-        return _run_remat(scope, scope.module._cfg.remat, function, args, kwargs)
-    return run_plain(scope, function, args, kwargs)
-
-
-def run_layer(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """As `run`, for a layer of a loop: it does not keep parameters that were gathered for it."""
-    layout = scope.frame.layout
-    if scope.module._cfg.remat is not None or layout is None or not layout.gathers:
-        return run(scope, function, args, kwargs)
-    return _run_remat(scope, _REGATHER, function, args, kwargs)
-
-
-def run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Runs an unbound method in a scope."""
-    token = _scope.set(scope)
-    try:
-        with jax.named_scope(scope.module._name or "module"):  # So that compilers' reports can name modules.
-            return function(scope.module, *args, **kwargs)
-    except Exception as e:
-        if not any(note.startswith("In module ") for note in getattr(e, "__notes__", ())):
-            e.add_note(f"In module {scope.module!r}, method {function.__name__}({_shapes(args, kwargs)}).")
-        raise
-    finally:
-        _scope.reset(token)
-
-
-def _run_remat(scope: Scope, remat: Remat | Regather, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    outer = scope.frame
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    traced = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, (Array, np.ndarray))}
-    tags: set[str] = set()
-
-    def pure(params: Params, traced: dict[int, Any], state: State | None) -> tuple[Any, Collected]:
-        frame = outer.inner(state=state, tags=tags)
-        args, kwargs = jax.tree.unflatten(tree, [traced.get(i, leaf) for i, leaf in enumerate(leaves)])
-        out = run_plain(dataclasses.replace(scope, frame=frame, params=params), function, args, kwargs)
-        return out, frame.collected()
-
-    checkpointed: Any = jax.checkpoint(pure, policy=remat.policy, prevent_cse=not outer.apart)
-    out, collected = checkpointed(scope.params, traced, None if outer.state is None else dict(outer.state))
-    outer.remats.setdefault(remat, set()).update(tags)
-    if outer.tags is not None:
-        outer.tags.update(tags)
-    outer.take(collected)
-    return out
 
 
 def random_key(scope: Scope, name: str) -> Array:
@@ -274,27 +157,3 @@ def per_layer(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[path] = value
     return flat
-
-
-def _relation(caller: "Module", other: "Module") -> str:
-    steps, ancestor = 0, other
-    while ancestor._parent is not None and ancestor is not caller:
-        steps, ancestor = steps + 1, ancestor._parent
-    if ancestor is caller and steps:
-        return (
-            f"which is {steps - 1} level{'s' * (steps > 2)} below its children. A module calls only its own children.\n"
-            f"  Add a method to the child in between and call that."
-        )
-    if other is caller._parent:
-        return "its parent. A module calls only its own children: pass what is needed as an argument."
-    return (
-        "which is not its child. A module calls only its own children.\n"
-        "  Declare it with self.child(...), or let the common parent call it and pass the result."
-    )
-
-
-def _shapes(args: Any, kwargs: Any) -> str:
-    def one(x: Any) -> str:
-        return f"{x.dtype}{list(x.shape)}" if isinstance(x, Array) else type(x).__name__
-
-    return ", ".join([*map(one, args), *(f"{name}={one(x)}" for name, x in kwargs.items())])

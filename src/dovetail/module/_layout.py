@@ -5,23 +5,27 @@
 """
 
 import abc
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jax import Array
 
 from ._param import ParamSpec
 
+if TYPE_CHECKING:
+    from ._context import Collected
+    from ._lift import Key
+
 Axes = tuple[str | None, ...]  # The logical name of each dimension; None: the same on all devices.
 
 
-class Pipelining(NamedTuple):
-    """How the layers of a loop are spread over stages, and a batch over microbatches."""
+class Layers(Protocol):
+    """Some of the layers of a loop as a pure function, for a layout that runs loops in a way of its own."""
 
-    stages: int
-    microbatches: int
-    rounds: int  # How often a microbatch goes through all stages: 1, or more where stages hold several short pieces.
-    schedule: Literal["forward_first", "one_forward_one_backward"]
-    axis: str  # The mesh axis of the stages, for `jax.vmap(..., spmd_axis_name=axis)`.
+    def __call__(
+        self, length: int, carry: Any, each: Any, inputs: Any, key: "Key", layout: "Layout | None"
+    ) -> "tuple[Any, Collected]":
+        """Takes `carry` through `length` layers, each of which has a part `[length, ...]` of `each`."""
+        ...
 
 
 class Layout(abc.ABC):
@@ -29,8 +33,18 @@ class Layout(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def pipelining(self) -> Pipelining | None:
-        """How loops over layers are pipelined; None: they are not."""
+    def stage_axis(self) -> str | None:
+        """The mesh axis of the stages of a pipeline, in code that `jax.vmap` runs for all of them; None elsewhere."""
+
+    @abc.abstractmethod
+    def loop(
+        self, layers: Layers, path: str, count: int, carry: Any, each: Any, inputs: Any, key: "Key"
+    ) -> "tuple[Any, Collected] | None":
+        """Runs a loop over `count` layers in a way of its own, as a pipeline; None: it has none for this loop.
+
+        Args:
+            path: of the module whose loop it is.
+        """
 
     @property
     @abc.abstractmethod

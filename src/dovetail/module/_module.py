@@ -17,8 +17,10 @@ from jax.typing import DTypeLike
 
 from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
-from ._context import ModuleError, Scope, call_child, current, own_scope, random_key
+from ._call import call_child
+from ._context import Collected, ModuleError, Scope, current, own_scope, random_key
 from ._layout import Axes
+from ._lift import Lifted, bring, lift_bound
 from ._param import Init, ParamSpec, Rule, variance_scaling
 from ._remat import Remat
 from ._shards import run_on_shards
@@ -229,6 +231,31 @@ class Module(Component):
             out_axes: those of the result; None: the results, a tree of arrays, are summed over all parts.
         """
         return run_on_shards(self._scope("its shards"), method, inputs, in_axes, out_axes, keep)
+
+    def lift(self, method: Any) -> Lifted:
+        """Returns a method of its own, or a child or a public method of it, as a pure function that JAX may transform.
+
+        `pure(params, state, key, *inputs)` returns the outputs and a `Collected`, which `bring` takes when the
+        transformation is over. `pure.params`, `pure.state` and `pure.key` are what the method would find if it were
+        called now, and `pure.keys(n)` has a key for each of n calls:
+
+            step = self.lift(self.cell)
+
+            def body(x, key):
+                return step(step.params, None, key, x)
+
+            x, collected = jax.lax.scan(body, x, step.keys(n), length=n)
+            self.bring(collected, stacked=True)
+        """
+        return lift_bound(self._scope("to lift a method"), method)
+
+    def bring(self, collected: Collected, *, stacked: bool = False) -> None:
+        """Reports what lifted methods left behind: summaries and losses leave this call, the state replaces the old.
+
+        Args:
+            stacked: the results have a first dimension of their own, as those of a scan; `per_layer` takes them apart.
+        """
+        bring(self._scope("to bring back results"), collected, stacked=stacked)
 
     def summary(self, name: str, value: Array | float) -> None:
         """Reports a value; it leaves the call in `Collected.summaries` under this module's path."""

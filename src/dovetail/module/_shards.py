@@ -3,9 +3,7 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # JAX's own annotations are incomplete.
 
-import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,8 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from ._context import Frame, Scope, run_plain
+from ._context import Scope
 from ._layout import Axes, Layout
+from ._lift import lift, run_plain
 from ._param import ParamSpec
 from ._tree import map_specs, specs
 
@@ -30,26 +29,23 @@ def run_on_shards(
 ) -> Any:
     """See `Module.on_shards`."""
     outer, layout = scope.frame, scope.frame.layout
-    if layout is None:
-        return _run_whole(scope, method, inputs)
     tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
-    split = frozenset((*_of_inputs(layout, in_axes), *_of_parameters(layout, tree, keep)))
-    if not split:
-        return _run_whole(scope, method, inputs)
+    split = frozenset(() if layout is None else _split_over(layout, in_axes, tree, keep))
+    state = None if outer.state is None else {}  # Nothing says which part of a state a device has.
+    if layout is None or not split:  # The same rules hold on all of the inputs as on a part.
+        out, collected = lift(scope, _bound(method), run_plain, on_shards=True)(scope.params, state, outer.rng, *inputs)
+        outer.take(collected)
+        return out
     # Stages of a pipeline run side by side by `jax.vmap`. JAX then wants their axis among those of the shards, and
     # cannot follow what differs between devices, by which it saves sums elsewhere.
-    stages = layout.pipelining if outer.in_scan else None
-    local_axes = split | {stages.axis} if stages else split
+    stages = layout.stage_axis
+    local_axes = split | {stages} if stages else split
     mark = functools.partial(_varying, axes=split) if stages is None else _same
-
-    calls = dict[str, int]()  # JAX may trace this more than once.
+    lifted = lift(scope, _bound(method), run_plain, on_shards=True, layout=layout.inside(local_axes))
 
     def local(params: Any, *inputs: Array) -> tuple[Any, Any]:
-        frame = _frame(outer, layout=layout.inside(local_axes), rng=_of_shard(outer.rng, sorted(split)))
-        inner = dataclasses.replace(scope, frame=frame, params=mark(params), calls=Counter(scope.calls))
-        out = run_plain(inner, _bound(method), inputs, {})
-        calls.update(inner.calls)
-        reported = jax.lax.pmean(mark(frame.collected()), tuple(split))
+        out, collected = lifted(mark(params), state, _of_shard(outer.rng, sorted(split)), *inputs)
+        reported = jax.lax.pmean(mark(collected), tuple(split))
         return out if out_axes is not None else jax.lax.psum(mark(out), tuple(split)), reported
 
     def activation(axes: Axes) -> PartitionSpec:
@@ -73,21 +69,8 @@ def run_on_shards(
         check_vma=stages is None,
     )
     out, reported = run(jax.tree.map(used, tree, {name: scope.params[name] for name in tree}), *inputs)
-    scope.calls.update({name: count - scope.calls[name] for name, count in calls.items()})
     outer.take(reported)
     return out
-
-
-def _run_whole(scope: Scope, method: Callable[..., Any], inputs: Sequence[Array]) -> Any:
-    """Runs a method on all of its inputs, by the same rules as on a part."""
-    frame = _frame(scope.frame)
-    out = run_plain(dataclasses.replace(scope, frame=frame), _bound(method), inputs, {})
-    scope.frame.take(frame.collected())
-    return out
-
-
-def _frame(outer: Frame, **changes: Any) -> Frame:
-    return outer.inner(state=None if outer.state is None else {}, on_shards=True, **changes)
 
 
 def _of_shard(rng: Callable[[], Array] | None, axes: Sequence[str]) -> Callable[[], Array] | None:
@@ -103,12 +86,10 @@ def _bound(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _of_inputs(layout: Layout, in_axes: Sequence[Axes]) -> Iterator[str]:
+def _split_over(layout: Layout, in_axes: Sequence[Axes], tree: Any, keep: Sequence[str]) -> Iterator[str]:
+    """Yields the mesh axes over which the inputs are split, and what is kept of the parameters."""
     for name in {axis for axes in in_axes for axis in axes if axis}:
         yield from layout.activation_axes(name)
-
-
-def _of_parameters(layout: Layout, tree: Any, keep: Sequence[str]) -> Iterator[str]:
     for spec in jax.tree.leaves(tree):
         for name, axes in zip(spec.axes, layout.stored_axes(spec), strict=True):
             yield from axes if name in keep else ()

@@ -3,7 +3,6 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # `_path` of a child is private to this package, not to its file; JAX's own annotations are incomplete.
 
-import dataclasses
 from collections import abc
 from functools import partial
 from typing import Any, Literal
@@ -14,9 +13,11 @@ from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
 
-from ._context import Collected, Frame, Scope, State, own_scope, run_layer, unscoped
+from ._call import unscoped
+from ._context import Collected, Scope, State, own_scope
+from ._layout import Layout
+from ._lift import Key, Lifted, lift, mark_stacked, run_layer
 from ._module import Module
-from ._pipeline import in_stages
 from ._tree import join
 
 
@@ -73,15 +74,16 @@ def repeat(
     Every layer gets the other arguments as they are; `x` must keep its shape and dtype.
     """
     scope = own_scope(module, "the loop")
-    names = [layer._name for layer in layers]
+    frame, names = scope.frame, [layer._name for layer in layers]
     prefixes = tuple(join(module.path, f"{name}.") for name in names)
-    state = {k: v for k, v in (scope.frame.state or {}).items() if k.startswith(prefixes)}
+    state = {k: v for k, v in (frame.state or {}).items() if k.startswith(prefixes)}
     params = {name: scope.params[name] for name in names}
-    each = (jnp.arange(count) if state or scope.frame.rng is not None else None, params)
+    each = (jnp.arange(count) if state or frame.rng is not None else None, params)
 
-    def some(frame: Frame, length: int, carry: Any, each: Any, inputs: Any) -> tuple[Any, Collected]:
+    def some(length: int, carry: Any, each: Any, inputs: Any, key: Key, layout: Layout | None) -> tuple[Any, Collected]:
         apart = loop == "scan" and length > 1  # Compilers take the loop away from a scan of one step.
-        one = _one_round(dataclasses.replace(scope, frame=frame), layers, apart, *inputs)
+        lifted = {layer._name: _lifted(scope, layer, in_loop=True, apart=apart, layout=layout) for layer in layers}
+        one = _one_round(lifted, key, frame.state is not None, *inputs)
         if loop == "scan":
             return jax.lax.scan(one, carry, each, length=length)
         results: list[Collected] = []
@@ -90,14 +92,19 @@ def repeat(
             results.append(result)
         return carry, jax.tree.map(_stack, *results)
 
-    staged = in_stages(scope, some, count, (x, state), each, (args, kwargs))
-    (x, state), collected = staged or some(scope.frame, count, (x, state), each, (args, kwargs))
-    for name in names:
-        collected = _stacked(collected, join(scope.path, name))
-    if scope.frame.state is not None:
-        scope.frame.state.update(state)
-    scope.frame.take(collected)
+    given = (count, (x, state), each, (args, kwargs), frame.rng)
+    layout = None if frame.in_loop or frame.state is not None else frame.layout  # Loops in loops, and decoding: plain.
+    elsewhere = None if layout is None else layout.loop(some, module.path, *given)
+    (x, state), collected = elsewhere or some(*given, frame.layout)
+    if frame.state is not None:
+        frame.state.update(state)
+    frame.take(mark_stacked(scope, collected))
     return x
+
+
+def _lifted(scope: Scope, layer: Module, **changes: Any) -> Lifted:
+    inner = Scope(scope.frame, layer, scope.params[layer._name], join(scope.path, layer._name))
+    return lift(inner, unscoped(layer, "forward"), run_layer, **changes)
 
 
 def _apart(stacked: Any, count: int) -> list[Any]:
@@ -111,35 +118,28 @@ def _stack(*leaves: Array) -> Array:
     return jnp.stack(leaves)
 
 
-def _one_round(scope: Scope, layers: abc.Sequence[Module], apart: bool, args: Any, kwargs: Any) -> Any:
+def _one_round(layers: abc.Mapping[str, Lifted], key: Key, stateful: bool, args: Any, kwargs: Any) -> Any:
     """Returns a step of the loop: `x` and the state of all rounds are carried, each round has an index and parameters.
 
     Decode state is changed in place. If it went in with the parameters and came out with the results, every call would
     copy all of it; only what is new, or has got another shape, takes that way out.
     """
-    outer = scope.frame
 
     def one(carry: tuple[Any, State], each: Any) -> tuple[tuple[Any, State], Collected]:
         (x, state), (index, params) = carry, each
-        rng = outer.rng
         old = {path: jax.tree.map(partial(_at, index), value) for path, value in state.items()}
-        frame = outer.inner(
-            rng=None if rng is None else lambda: jax.random.fold_in(rng(), index),
-            state=None if outer.state is None else dict(old),
-            in_scan=True,
-            apart=apart,
-        )
-        for layer in layers:
-            inner = Scope(frame, layer, params[layer._name], join(scope.path, layer._name))
-            x = run_layer(inner, unscoped(layer, "forward"), (x, *args), kwargs)
-        found = frame.collected()
-        if found.state is None:
-            return (x, state), found
-        new = {path: value for path, value in found.state.items() if value is not old.get(path)}
+        rng = None if key is None else lambda: jax.random.fold_in(key() if callable(key) else key, index)
+        summaries, losses, now = dict[str, Array](), dict[str, Array](), old if stateful else None
+        for name, layer in layers.items():
+            x, found = layer(params[name], now, rng, x, *args, **kwargs)
+            summaries, losses, now = summaries | found.summaries, losses | found.losses, found.state
+        if now is None:
+            return (x, state), Collected(summaries, losses, None)
+        new = {path: value for path, value in now.items() if value is not old.get(path)}
         fits = {path for path, value in new.items() if path in old and _types(value) == _types(old[path])}
         written = {path: jax.tree.map(partial(_put, index), state[path], new[path]) for path in fits}
         started = {path: value for path, value in new.items() if path not in fits}
-        return (x, {**state, **written}), dataclasses.replace(found, state=started)
+        return (x, {**state, **written}), Collected(summaries, losses, started)
 
     return one
 
@@ -158,15 +158,3 @@ def _types(value: Any) -> Any:
 
 def _type(leaf: Array) -> tuple[tuple[int, ...], Any]:
     return leaf.shape, leaf.dtype
-
-
-def _stacked(collected: Collected, path: str) -> Collected:
-    """Marks what the layers reported as stacked: `path.x` becomes `path[:].x`."""
-
-    def marked(values: dict[str, Any]) -> dict[str, Any]:
-        return {
-            f"{path}[:]{name.removeprefix(path)}" if name.startswith(f"{path}.") else name: value
-            for name, value in values.items()
-        }
-
-    return dataclasses.replace(collected, summaries=marked(collected.summaries), losses=marked(collected.losses))

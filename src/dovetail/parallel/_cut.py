@@ -15,7 +15,9 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dovetail.config import ConfigError
-from dovetail.module import STAGE, Layout, marked_loops
+
+from ._layout import MeshLayout
+from ._pipeline import STAGE, marked_loops
 
 # From parameters, a microbatch and its number to the sum of its losses, and what else to report of it.
 Loss = Callable[[Any, Any, Array], tuple[Array, Any]]
@@ -64,7 +66,7 @@ class Cut:
         self.constants, self.params = traced.consts, jax.tree.leaves(params)
         found = [i for i, eqn in enumerate(jaxpr.eqns) if _is_loop(eqn)]
         _expect_one([path for path, _ in loops], len(found))
-        self.layout: Layout = loops[0][1]
+        self.layout: MeshLayout = loops[0][1]
         self.out_tree = jax.tree.structure(out)
         (at,) = found
         loop = jaxpr.eqns[at]

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.module import largest_of_stages
 from dovetail.ops import move, row_groups
+
+from ._pipeline import largest_of_stages
 
 Run = Callable[[Array, Array], Array]  # Maps rows sorted by expert and how many each has, `[E / n]`, to as many rows.
 

@@ -11,9 +11,10 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from dovetail.config import ConfigError, did_you_mean
-from dovetail.module import Axes, Layout, ParamSpec, Pipelining
+from dovetail.module import Axes, Collected, Key, Layers, Layout, ParamSpec
 
 from ._mesh import Mesh
+from ._pipeline import Pipelining, in_stages
 
 _MeshAxes = tuple[str, ...]
 
@@ -24,6 +25,7 @@ class MeshLayout(Layout):
 
     mesh: Mesh
     local: frozenset[str] = frozenset()  # Mesh axes along which the code runs on each device's own part.
+    staged: bool = False  # The code is a stage of a pipeline.
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
@@ -31,10 +33,24 @@ class MeshLayout(Layout):
 
     @property
     def pipelining(self) -> Pipelining | None:
+        """How loops over layers are pipelined; None: they are not."""
         mesh, stages = self.mesh, self._sizes.get("pipeline", 1)
         if stages == 1:
             return None
         return Pipelining(stages, mesh.num_microbatches, mesh.rounds, mesh.schedule, "pipeline")
+
+    @property
+    def stage_axis(self) -> str | None:
+        return "pipeline" if self.staged else None
+
+    def loop(
+        self, layers: Layers, path: str, count: int, carry: Any, each: Any, inputs: Any, key: Key
+    ) -> tuple[Any, Collected] | None:
+        return in_stages(self, layers, path, count, carry, each, inputs, key)
+
+    def in_stage(self) -> "MeshLayout":
+        """Returns the layout for code that runs as a stage of a pipeline, all of them side by side."""
+        return dataclasses.replace(self, staged=True)
 
     @property
     def gathers(self) -> bool:

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from dovetail.module import SIDE_BY_SIDE, stage_axes
-
 from ._cut import Cut, Loss, is_float
+from ._pipeline import SIDE_BY_SIDE, stage_axes
 
 Arrays = list[Array]
 

@@ -11,9 +11,9 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from dovetail.data import DataError
-from dovetail.module import Layout, Module, call
+from dovetail.module import Module, call
 from dovetail.optim import Learner, LearnerState, LossFn, one_after_the_other, value_and_grad
-from dovetail.parallel import one_forward_one_backward
+from dovetail.parallel import MeshLayout, one_forward_one_backward
 
 Batch = Mapping[str, Any]
 Metrics = dict[str, Array]
@@ -68,7 +68,7 @@ def check_batch(batch: Batch) -> None:
 
 
 def gradients_of(
-    model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: Layout | None = None
+    model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: MeshLayout | None = None
 ) -> Callable[[Any, Batch, Array | None], tuple[tuple[Array, Array, Metrics], Any]]:
     """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
     loss = loss_function(model, dtype=dtype, layout=layout)
@@ -85,7 +85,7 @@ def gradients_of(
     return gradients
 
 
-def loss_function(model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None) -> LossFn:
+def loss_function(model: Module, *, dtype: DTypeLike | None, layout: MeshLayout | None = None) -> LossFn:
     """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics.
 
     The sum has the auxiliary losses in it. The metrics have `loss`, without them, and each of them by its own name.
@@ -110,7 +110,7 @@ def train_step(
     seed: int,
     num_microbatches: int,
     dtype: DTypeLike | None,
-    layout: Layout | None = None,
+    layout: MeshLayout | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
     gradients = gradients_of(model, num_microbatches=num_microbatches, dtype=dtype, layout=layout)
@@ -126,7 +126,7 @@ def train_step(
 
 
 def eval_step(
-    model: Module, *, dtype: DTypeLike | None, layout: Layout | None = None
+    model: Module, *, dtype: DTypeLike | None, layout: MeshLayout | None = None
 ) -> Callable[[Any, Batch], tuple[Array, Array, Array]]:
     """Returns the function that gives the sums of cross-entropy, weight and hits of one batch."""
 

@@ -5,14 +5,12 @@ All stages run at once, as one program over a new first dimension that is split 
 they made moves on by one stage. A stage that has nothing to do yet, or no more, works on something real, and the
 result is thrown away.
 """
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# JAX's own annotations are incomplete.
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +18,20 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from ._context import Collected, Frame, Scope
-from ._layout import Axes, Layout, Pipelining
-from ._param import LAYERS_AXIS
+from dovetail.module import Axes, Collected, Key, Layers
 
-# Runs some of the layers: their frame, how many they are, `x`, what each has of its own, and the other arguments.
-Layers = Callable[[Frame, int, Any, Any, Any], tuple[Any, Collected]]
+if TYPE_CHECKING:
+    from ._layout import MeshLayout
+
+
+class Pipelining(NamedTuple):
+    """How the layers of a loop are spread over stages, and a batch over microbatches."""
+
+    stages: int
+    microbatches: int
+    rounds: int  # How often a microbatch goes through all stages: 1, or more where stages hold several short pieces.
+    schedule: Literal["forward_first", "one_forward_one_backward"]
+    axis: str  # The mesh axis of the stages, for `jax.vmap(..., spmd_axis_name=axis)`.
 
 
 class Schedule(NamedTuple):
@@ -56,7 +62,7 @@ def schedule(pipelining: Pipelining) -> Schedule:
 
 STAGE = "pipeline_stage"  # The name of the jitted body of a marked loop.
 SIDE_BY_SIDE = "stages"  # The name of the dimension along which stages run side by side, by `jax.vmap`.
-_marked: ContextVar[list[tuple[str, Layout]] | None] = ContextVar("marked", default=None)
+_marked: ContextVar[list[tuple[str, "MeshLayout"]] | None] = ContextVar("marked", default=None)
 
 
 def largest_of_stages(x: Array) -> Array:
@@ -69,14 +75,14 @@ def largest_of_stages(x: Array) -> Array:
 
 
 @contextmanager
-def marked_loops() -> Generator[list[tuple[str, Layout]], None, None]:
+def marked_loops() -> Generator[list[tuple[str, "MeshLayout"]], None, None]:
     """Says to loops over layers, traced in this context, that another schedule will take the program apart.
 
     A loop that can be pipelined then is a scan over its stages, of which the body is one call of a function named
     `STAGE`, on all that it is given: whoever asks has split the batch. The list gets the path of its module, and its
     layout.
     """
-    found = list[tuple[str, Layout]]()
+    found = list[tuple[str, "MeshLayout"]]()
     token = _marked.set(found)
     try:
         yield found
@@ -84,53 +90,60 @@ def marked_loops() -> Generator[list[tuple[str, Layout]], None, None]:
         _marked.reset(token)
 
 
-def in_stages(scope: Scope, layers: Layers, count: int, x: Any, each: Any, args: Any) -> tuple[Any, Collected] | None:
-    """Runs a loop over layers as a pipeline, or marked as one; None if it cannot be, as loops inside of others."""
-    frame, marked = scope.frame, _marked.get()
-    pipelining = None if frame.layout is None else frame.layout.pipelining
-    if frame.layout is None or pipelining is None or frame.in_scan or frame.state is not None:
+class _Loop(NamedTuple):
+    """A loop over layers, as `Layout.loop` is given it."""
+
+    layers: Layers
+    count: int
+    x: Any
+    each: Any
+    inputs: Any
+    key: Key
+
+
+def in_stages(
+    layout: "MeshLayout", layers: Layers, path: str, count: int, x: Any, each: Any, inputs: Any, key: Key
+) -> tuple[Any, Collected] | None:
+    """Runs a loop over layers as a pipeline, or marked as one; None if stages do not divide its layers or its rows."""
+    pipelining, marked = layout.pipelining, _marked.get()
+    if pipelining is None or count % (pipelining.stages * pipelining.rounds):
         return None
-    if count % (pipelining.stages * pipelining.rounds):
-        return None
+    loop = _Loop(layers, count, x, each, inputs, key)
     if marked is not None:
-        marked.append((scope.module.path, frame.layout))
-        return _marked_loop(frame, pipelining.stages, layers, count, x, each, args)
-    return None if _rows(x) % pipelining.microbatches else _pipelined(frame, pipelining, layers, count, x, each, args)
+        marked.append((path, layout))
+        return _marked_loop(loop, layout, pipelining.stages)
+    return None if _rows(x) % pipelining.microbatches else _pipelined(loop, layout, pipelining)
 
 
-def _marked_loop(
-    frame: Frame, stages: int, layers: Layers, count: int, x: Any, each: Any, args: Any
-) -> tuple[Any, Collected]:
+def _marked_loop(loop: _Loop, layout: "MeshLayout", stages: int) -> tuple[Any, Collected]:
+    count = loop.count
+
     def stage(x: Any, piece: Any) -> tuple[Any, Collected]:
-        return layers(frame, count // stages, x, piece, args)
+        return loop.layers(count // stages, x, piece, loop.inputs, loop.key, layout.in_stage())
 
     stage.__name__ = STAGE
-    pieces = jax.tree.map(lambda leaf: leaf.reshape(stages, count // stages, *leaf.shape[1:]), each)
-    x, found = jax.lax.scan(jax.jit(stage), x, pieces, length=stages)
+    pieces = jax.tree.map(lambda leaf: leaf.reshape(stages, count // stages, *leaf.shape[1:]), loop.each)
+    x, found = jax.lax.scan(jax.jit(stage), loop.x, pieces, length=stages)
     return x, jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), found)
 
 
-def _pipelined(
-    frame: Frame, pipelining: Pipelining, layers: Layers, count: int, x: Any, each: Any, args: Any
-) -> tuple[Any, Collected]:
-    """Runs a loop over layers as a pipeline; arguments whose first dimension is that of `x` are split with it.
+def _pipelined(loop: _Loop, layout: "MeshLayout", pipelining: Pipelining) -> tuple[Any, Collected]:
+    """Runs a loop over layers as a pipeline; inputs whose first dimension is that of `x` are split with it.
 
     With one round, a stage holds layers that follow each other, as they are stored. With more, it holds every
     `stages`-th piece of them, and parameters (and their gradients) move between devices once per step. What layers
     report is averaged over the microbatches.
     """
     stages, microbatches, rounds, _, axis = pipelining
-    layout, rows, length = frame.layout, _rows(x), count // (stages * rounds)
-    assert layout is not None
-    leaves, tree = jax.tree.flatten(args)
+    key, rows, length = loop.key, _rows(loop.x), loop.count // (stages * rounds)
+    leaves, tree = jax.tree.flatten(loop.inputs)
     dealt = {i: _deal(leaf, microbatches) for i, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (rows,)}
 
     def stage(pieces: Any, x: Any, microbatch: Array, turn: Array) -> tuple[Any, Collected]:
-        rng = frame.rng
-        rng = None if rng is None else lambda rng=rng: jax.random.fold_in(rng(), microbatch)
+        rng = None if key is None else lambda: jax.random.fold_in(key() if callable(key) else key, microbatch)
         mine = [dealt[i][microbatch] if i in dealt else leaf for i, leaf in enumerate(leaves)]
         piece = jax.tree.map(lambda leaf: leaf[turn if rounds > 1 else 0], pieces)
-        return layers(frame.inner(rng=rng), length, x, piece, jax.tree.unflatten(tree, mine))
+        return loop.layers(length, x, piece, jax.tree.unflatten(tree, mine), rng, layout.in_stage())
 
     def tick(carry: Any, now: Any) -> tuple[Any, Collected]:
         (waiting, moving, finished), (microbatch, turn, start, stop) = carry, now
@@ -149,8 +162,8 @@ def _pipelined(
         )
 
     place = jnp.arange(stages)
-    pieces = jax.tree.map(lambda leaf: _to_stages(leaf, pipelining), each)
-    waiting = lay(jax.tree.map(lambda leaf: _queue(_deal(leaf, microbatches), stages), x), None)
+    pieces = jax.tree.map(lambda leaf: _to_stages(leaf, pipelining), loop.each)
+    waiting = lay(jax.tree.map(lambda leaf: _queue(_deal(leaf, microbatches), stages), loop.x), None)
     moving = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf[-1]), waiting)
     finished = jax.tree.map(jnp.zeros_like, waiting)
     plan = schedule(pipelining)
@@ -236,7 +249,7 @@ _shift.defvjp(lambda x: (_shift(x), None), lambda _, gradient: (jnp.roll(gradien
 
 def stage_axes(ndim: int) -> Axes:
     """Returns the logical axes of what moves between stages: `[stages, B, T, D]`, or `[stages, B, ...]`."""
-    return (LAYERS_AXIS, "batch", "stream", None) if ndim == 4 else (LAYERS_AXIS, "batch", *[None] * (ndim - 2))
+    return ("layers", "batch", "stream", None) if ndim == 4 else ("layers", "batch", *[None] * (ndim - 2))
 
 
 def _spread(flags: Array, like: Array) -> Array:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import modify
-from dovetail.module import Pipelining, Remat, Repeat, call
-from dovetail.module._pipeline import _to_stages, schedule
+from dovetail.module import Remat, Repeat, call
 from dovetail.nn import PreNormBlock
 from dovetail.parallel import Mesh, layout_of
+from dovetail.parallel._pipeline import Pipelining, _to_stages, schedule
 from support.compare import assert_same
 from support.models import lm, random_params
 from support.pipelines import Layer, stored
