@@ -97,7 +97,7 @@ def _steps() -> dict[str, Any]:
     """Compares the metrics of a few steps of training."""
     cfg, batch = recipe(_TRAINED), _batch(_TRAINED)
     model = cfg.model.build()
-    learner = cfg.learner.set_in("schedule.warmup_steps", 0).build(specs=specs(model))
+    learner = cfg.learner.set_in("schedule.warmup_steps", 0).build(specs=specs(model), steps=cfg.steps)
     step = train_step(model, learner, seed=0, num_microbatches=2, dtype=None)
     params = random_params(model)
     lowered = jax.jit(step).lower(init_state(params, learner), batch)
