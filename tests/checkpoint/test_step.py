@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sys
+import zlib
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from checkpoint.helpers import save_steps
 from dovetail.checkpoint import CheckpointError, CorruptionError, load_config
 from dovetail.checkpoint._files import seal, unseal
-from dovetail.checkpoint._step import check_files, damaged_files, read_file, read_manifest
+from dovetail.checkpoint._step import check_files, damaged_files, read_file, read_json, read_manifest
 from dovetail.config import ConfigError
 
 
@@ -111,6 +112,26 @@ def test_what_is_not_a_regular_file_is_never_opened(kind, name, step):
     with pytest.raises(CorruptionError) as e:
         read_manifest(step)
     assert str(e.value) == f"checkpoint {step} is damaged:\n  {name}: is {kind}, expected a regular file."
+
+
+@pytest.mark.parametrize(
+    "name, data, problem",
+    [
+        ("config.json", b"\xff", "it is not text in UTF-8."),
+        ("data_state.json", b"\xff", "it is not text in UTF-8."),
+        ("data_state.json", b"{", "JSONDecodeError: Expecting property name"),
+        ("data_state.json", b"[" * 100_000, "RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_file_that_is_as_its_manifest_says_and_yet_cannot_be_read_is_damage(name, data, problem, step):
+    (step / name).write_bytes(data)
+    content = unseal((step / "manifest.json").read_bytes())
+    content["files"][name] = {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}
+    (step / "manifest.json").write_bytes(seal(content))
+    read = {"config.json": lambda: load_config(str(step.parent))}
+    with pytest.raises(CorruptionError) as e:
+        read.get(name, lambda: read_json(step, read_manifest(step), name))()
+    assert str(e.value).startswith(f"checkpoint {step} is damaged:\n  {name}: {problem}")
 
 
 ODD: list[Any] = [None, True, -1, 1 << 70, 0.5, "", "x", "..", "../x", "/dev/zero", "/etc/passwd", "\x1b[2J", [], {}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.config import ConfigError, from_json, to_json
+from dovetail.config import ConfigError, from_json, modules_named, to_json
 from dovetail.config._importing import import_object
 from support.hostile import FUNCTION, ways_to_name
 
@@ -232,6 +232,16 @@ def test_key_that_stands_twice_in_a_dict_or_set_is_refused(value):
 def test_text_that_could_not_be_written_again_is_refused():
     with pytest.raises(ConfigError, match=r"^not a JSON file: .*surrogate"):
         from_json('{"$format": 1, "$config": "support.configs:Record", "value": "\\ud800"}', allow=["support"])
+
+
+@pytest.mark.parametrize("text", ["", '{"a"', "[" * 100_000, '{"a": "\\ud800"}', '{"a": 1, "a": 2}', '{"a": NaN}'])
+def test_modules_of_a_file_that_is_no_config_get_the_error_that_reading_it_does(text):
+    errors: list[str] = []
+    for read in (modules_named, from_json):
+        with pytest.raises(ConfigError) as e:
+            read(text)
+        errors.append(str(e.value))
+    assert errors[0] == errors[1]
 
 
 def test_partial_of_a_file_holds_no_config():

@@ -128,12 +128,15 @@ def test_a_checkpoint_of_another_model_is_refused_and_left_alone(unbroken):
 
 
 class Breaks(Observer):
-    """An observer that cannot go on."""
+    """An observer that cannot go on, or whose user presses Ctrl-C as soon as the run starts."""
 
     class Config(Observer.Config):
         at: int = 4
+        interrupts: bool = False
 
-    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None: ...
+    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
+        if self.cfg.interrupts:
+            signal.raise_signal(signal.SIGINT)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if step == self.cfg.at:
@@ -163,6 +166,23 @@ def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_ru
     cfg.build().run()
     assert f"data for {last} steps" in capsys.readouterr().out
     assert checkpoints.steps() == [6, last]
+
+
+def test_an_error_in_one_process_says_that_the_last_step_could_not_be_saved(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dovetail.train._trainer.meet", lambda name, seconds: False)  # It takes 30 s to find out.
+    cfg = tiny(tmp_path, save_every=1000, eval_every=1000, observers=(Breaks.Config(),))
+    with pytest.raises(OSError, match="no room left"):
+        cfg.build().run()
+    said = "Step 6 is not saved: the other processes did not come to save it within 30 seconds.\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_ctrl_c_before_the_first_step_ends_the_run_well(tmp_path, capsys):
+    state = tiny(tmp_path, observers=(Breaks.Config(interrupts=True),)).build().run()
+    assert int(state.step) == 0
+    said = "Stopped before the first step. To go on, run the same command again.\n"
+    assert capsys.readouterr().out.endswith(said)
+    assert not list((tmp_path / "run/checkpoints").iterdir())
 
 
 def test_a_loss_that_stays_nan_ends_the_run(tmp_path):

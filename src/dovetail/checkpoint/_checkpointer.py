@@ -37,7 +37,9 @@ from ._step import (
     has_failed,
     note_failure,
     read_file,
+    read_json,
     read_manifest,
+    read_text,
     write_part,
     write_rest,
 )
@@ -193,7 +195,7 @@ class Checkpointer(Component):
                 manifest = read_manifest(path)
                 check_files(path, manifest)
                 check_fits(str(path), manifest.leaves, wanted, partial=partial)
-                return manifest, json.loads(read_file(path, manifest, DATA_STATE))
+                return manifest, read_json(path, manifest, DATA_STATE)
 
             manifest, data_state = together(opened, everywhere=True)
             leaves = together(lambda: load(path, manifest, wanted), everywhere=True)
@@ -351,7 +353,7 @@ def load_config(directory: str, step: int | None = None, *, on_corruption: _OnCo
         names = [name.removeprefix(_PREFIX) for name in manifest.files if name.startswith(_PREFIX)]
         _check_names(names)  # Whoever writes them elsewhere relies on it.
         files = {name: read_file(path, manifest, _PREFIX + name) for name in names}
-        return StoredConfig(manifest.step, read_file(path, manifest, CONFIG).decode(), files)
+        return StoredConfig(manifest.step, read_text(path, manifest, CONFIG), files)
 
     where = Path(directory).expanduser().absolute()
     found, skipped = _first_good(where, finished_steps(where), step, on_corruption, read_step)

@@ -16,6 +16,7 @@ device or pipe, and no name that leads out.
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,6 +166,23 @@ def read_file(path: Path, manifest: Manifest, name: str) -> bytes:
         return _read(path / name)
     except ValueError as e:
         _raise_damaged(path, [f"{name}: {e}."], e)
+
+
+def read_text(path: Path, manifest: Manifest, name: str) -> str:
+    """Returns the content of a small file of the step that is text, checked."""
+    try:
+        return read_file(path, manifest, name).decode()
+    except UnicodeDecodeError as e:
+        _raise_damaged(path, [f"{name}: it is not text in UTF-8."], e)
+
+
+def read_json(path: Path, manifest: Manifest, name: str) -> Any:
+    """Returns the JSON data in a small file of the step, checked."""
+    text = read_text(path, manifest, name)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as e:
+        _raise_damaged(path, [f"{name}: {reason(e)}"], e)
 
 
 def check_files(path: Path, manifest: Manifest) -> None:

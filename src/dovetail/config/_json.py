@@ -7,13 +7,14 @@ with one `$` key: `{"$tuple": [...]}`, `{"$import": "jax.nn:silu"}`, `{"$config"
 # pyright: reportPrivateUsage=false
 # Node's methods are private to this package, not to its file.
 
+import contextlib
 import enum
 import functools
 import importlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, cast
 
 from ._errors import ConfigError
@@ -51,7 +52,7 @@ def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
     """
     if isinstance(allow, str):
         raise ConfigError(f"allow: expected a list of module names, found {allow!r} (str).")
-    try:
+    with _one_error():
         data: Any = freeze(_parsed(text), "file")
         if kind(data) != "dict" or "$config" not in data:
             raise ConfigError("not a config: expected an object with the key '$config', as to_json writes it.")
@@ -62,6 +63,13 @@ def from_json(text: str, *, allow: Iterable[str] = ()) -> Any:
             )
         body = FrozenDict((key, value) for key, value in data.items() if key != "$format")
         return _decode(body, "", tuple(allow))
+
+
+@contextlib.contextmanager
+def _one_error() -> Generator[None]:
+    """Turns whatever a file that is no config leads to into one ConfigError."""
+    try:
+        yield
     except RecursionError as e:
         raise ConfigError("the file is nested too deeply to be a config.") from e
     except _Placed as e:
@@ -110,7 +118,8 @@ def modules_named(text: str) -> frozenset[str]:
             else:
                 walk(value)
 
-    walk(freeze(_parsed(text), "file"))
+    with _one_error():
+        walk(freeze(_parsed(text), "file"))
     return frozenset(found)
 
 

@@ -177,7 +177,8 @@ class Trainer(Component):
                     observer.stop()
             checkpointer.wait()
         if interrupted:
-            _tell(f"Stopped after step {run.step}, which is saved. To go on, run the same command again.")
+            where = f"after step {run.step}, which is saved" if run.step else "before the first step"
+            _tell(f"Stopped {where}. To go on, run the same command again.")
         elif run.step < self.cfg.steps:
             _tell(f"The input has data for {run.step} steps, not {self.cfg.steps}: the run ends there, and is saved.")
         return run.state
@@ -218,7 +219,7 @@ class Trainer(Component):
                 self._save(run)
             if evaluates_now:
                 self._evaluate(run)
-        if not run.step:
+        if not run.step and not interrupted:
             raise DataError("input: has no data for a single step.")
         while run.pending:
             self._report(*run.pending.popleft(), run.meter)
@@ -245,10 +246,13 @@ class Trainer(Component):
         if run.step == run.saved or isinstance(error, CheckpointError):
             return
         try:
-            if self._is_good(run) and meet(f"rescue of step {run.step}", _PATIENCE):
-                self._save(run)
-                run.checkpointer.wait()
-                print(f"Step {run.step} is saved, before the error that ends the run.", file=sys.stderr)
+            if not self._is_good(run):
+                return
+            if not meet(f"rescue of step {run.step}", _PATIENCE):
+                raise TrainingError(f"the other processes did not come to save it within {_PATIENCE} seconds.")
+            self._save(run)
+            run.checkpointer.wait()
+            print(f"Step {run.step} is saved, before the error that ends the run.", file=sys.stderr)
         except Exception as e:  # The error that ends the run is the one to report.
             print(f"Step {run.step} is not saved: {e}", file=sys.stderr)
 
