@@ -95,8 +95,9 @@ def test_a_file_that_cannot_be_run_is_one_error_with_its_line(text, message, tmp
     with pytest.raises(ConfigError, match=message):
         load_file(tmp_path / "own.py")
     assert "own" not in sys.modules
-    with pytest.raises(ConfigError, match="--code nowhere: cannot be imported"):
-        load_code("nowhere")
+    for name, why in (("nowhere", "No module named"), ("", "ValueError: Empty module name"), ("..x", "TypeError")):
+        with pytest.raises(ConfigError, match=f"^--code {name}: cannot be imported: {why}"):
+            load_code(name)
     with pytest.raises(ConfigError, match=r"there is no file '.*gone\.py'"):
         load_code(str(tmp_path / "gone.py"))
 

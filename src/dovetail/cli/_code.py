@@ -24,9 +24,10 @@ def load_code(name: str) -> None:
         return
     try:
         importlib.import_module(name)
-    except ImportError as e:
+    except Exception as e:  # Whatever the user's own code raises.
+        why = e if isinstance(e, ImportError) else f"{type(e).__name__}: {e}"
         raise ConfigError(
-            f"--code {name}: cannot be imported: {e}. Name a file, as in --code my.py, or a module."
+            f"--code {name}: cannot be imported: {why}. Name a file, as in --code my.py, or a module."
         ) from e
     _packages.add(name)
 

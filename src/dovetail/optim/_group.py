@@ -29,7 +29,7 @@ class Group(ConfigBase):
 
     paths: tuple[str, ...] = ("*",)  # Whole paths or patterns, `*` standing for any characters.
     select: Callable[[ParamSpec], bool] | None = None  # Which of these, by spec: `is_matrix`; None: all.
-    rate: float = 1.0  # Times the learning rate, and so times the decay; with 0, nothing moves.
+    rate: float = 1.0  # Times the learning rate, and so times the decay; with 0, nothing but `project` moves them.
     layer_rates: tuple[float, ...] = ()  # Times that for each layer of a stack, in the order in which they run.
     decay: float | None = None  # Rate of weight decay; None: as `weight_decay` of the learner says.
     project: FunctionConfig[Projection] | None = None  # What follows each update, as `unit_norm`; not `init`.
