@@ -81,3 +81,9 @@ def test_files_of_another_tokenizer_are_refused(hugging_face_file):
     with pytest.raises(ConfigError) as e:
         HuggingFaceTokenizer.Config(file=hugging_face_file).build(files={"tokenizer.model": b""}, path="tokenizer")
     assert str(e.value) == "tokenizer: is made from a file called 'tokenizer.json', was given 'tokenizer.model'."
+
+
+def test_config_from_a_checkpoint_without_files_opens_none():
+    with pytest.raises(ConfigError) as e:
+        HuggingFaceTokenizer.Config(file="/dev/zero").build(files={}, path="tokenizer")  # It never ends.
+    assert str(e.value) == "tokenizer: is made from a file called 'tokenizer.json', was given none."

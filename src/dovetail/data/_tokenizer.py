@@ -22,6 +22,7 @@ class Tokenizer(Component, abc.ABC):
 
     def __init__(self, cfg: Any, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        self._is_given = files is not None  # Then nothing is read from disk: the config may come from elsewhere.
         self._files = {} if files is None else dict(files)
 
     @property
@@ -72,14 +73,14 @@ class Tokenizer(Component, abc.ABC):
 
     def _read_file(self, name: str, path: str) -> bytes:
         """Returns the file called `name`: the one given to the constructor, or else the one at `path`."""
-        if not self._files:
+        if not self._is_given:
             try:
                 with open(path, "rb") as f:
                     self._files[name] = f.read()
             except OSError as e:
                 raise ConfigError(f"{place_of(self, 'file')}: cannot read {path!r}: {e.strerror}.") from None
         if name not in self._files:
-            found = ", ".join(map(repr, self._files))
+            found = ", ".join(map(repr, self._files)) or "none"
             raise ConfigError(f"{place_of(self)}: is made from a file called {name!r}, was given {found}.")
         return self._files[name]
 
