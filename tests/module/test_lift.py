@@ -54,8 +54,8 @@ class Loop(Module):
 
     def unrolled(self, x):
         step, found = self.lift(self.cell), []
-        keys = [None] * STEPS if step.key is None else list(step.keys(STEPS))
-        for key in keys:
+        keys = step.keys(STEPS)
+        for key in [None] * STEPS if keys is None else keys:
             x, collected = step(step.params, None, key, x)
             found.append(collected)
         self.bring(jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), stacked=True)

@@ -12,6 +12,7 @@ from ._layout import Layers as Layers
 from ._layout import Layout as Layout
 from ._lift import Key as Key
 from ._lift import Lifted as Lifted
+from ._lift import folded as folded
 from ._module import Module as Module
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec

@@ -73,6 +73,13 @@ class Lifted:
         return out, frame.collected()
 
 
+def folded(key: Key, number: Callable[[], Array]) -> Key:
+    """Returns another key for each number, if there is a key; nothing is computed until someone asks for it."""
+    if key is None:
+        return None
+    return lambda: jax.random.fold_in(key() if callable(key) else key, number())
+
+
 def lift(scope: Scope, function: Callable[..., Any], run: Run | None = None, **changes: Any) -> Lifted:
     """Returns a method, as it was written, as a pure function; `changes` are those of the frame inside."""
     return Lifted(scope, function, run or run_module, changes, Counter(scope.calls))
@@ -81,15 +88,15 @@ def lift(scope: Scope, function: Callable[..., Any], run: Run | None = None, **c
 def lift_bound(scope: Scope, method: Any) -> Lifted:
     """See `Module.lift`."""
     owner = getattr(method, "__self__", method)
-    function = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
-    written = getattr(function, "unscoped", function)
-    if owner is scope.module and written is not None:
-        return lift(scope, written, run_plain)
-    if getattr(owner, "_parent", None) is not scope.module or written is function:
-        raise ModuleError(
-            f"{scope.module!r} lifts {method!r}. Expected a method of its own, or a public one of its children."
-        )
-    return lift(child_scope(scope, owner), written)
+    function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
+    public = getattr(function, "unscoped", None)
+    if owner is scope.module and function is not None:
+        return lift(scope, public or function, run_plain)
+    if getattr(owner, "_parent", None) is scope.module and public is not None:
+        return lift(child_scope(scope, owner), public)
+    raise ModuleError(
+        f"{scope.module!r} lifts {method!r}. Expected a method of its own, or a public one of its children."
+    )
 
 
 def child_scope(scope: Scope, child: "Module") -> Scope:
@@ -121,8 +128,10 @@ def mark_stacked(scope: Scope, collected: Collected) -> Collected:
         call, _, rest = name[len(head) :].partition(".")
         return f"{start}{head}{call}[:].{rest}"
 
-    values = ({marked(path): value for path, value in each.items()} for each in (collected.summaries, collected.losses))
-    return Collected(*values, collected.state)
+    def renamed(values: Mapping[str, Array]) -> dict[str, Array]:
+        return {marked(path): value for path, value in values.items()}
+
+    return Collected(renamed(collected.summaries), renamed(collected.losses), collected.state)
 
 
 def run_module(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

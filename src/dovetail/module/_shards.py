@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ._context import Scope
 from ._layout import Axes, Layout
-from ._lift import lift, run_plain
+from ._lift import folded, lift, run_plain
 from ._param import ParamSpec
 from ._tree import map_specs, specs
 
@@ -44,7 +44,9 @@ def run_on_shards(
     lifted = lift(scope, _bound(method), run_plain, on_shards=True, layout=layout.inside(local_axes))
 
     def local(params: Any, *inputs: Array) -> tuple[Any, Any]:
-        out, collected = lifted(mark(params), state, _of_shard(outer.rng, sorted(split)), *inputs)
+        # With the same key for all parts, noise would repeat itself from part to part.
+        key = folded(outer.rng, lambda: jax.lax.axis_index(tuple(sorted(split))))
+        out, collected = lifted(mark(params), state, key, *inputs)
         reported = jax.lax.pmean(mark(collected), tuple(split))
         return out if out_axes is not None else jax.lax.psum(mark(out), tuple(split)), reported
 
@@ -71,11 +73,6 @@ def run_on_shards(
     out, reported = run(jax.tree.map(used, tree, {name: scope.params[name] for name in tree}), *inputs)
     outer.take(reported)
     return out
-
-
-def _of_shard(rng: Callable[[], Array] | None, axes: Sequence[str]) -> Callable[[], Array] | None:
-    """Returns a key for each part: with the same one, noise would repeat itself from part to part."""
-    return None if rng is None else lambda: jax.random.fold_in(rng(), jax.lax.axis_index(tuple(axes)))
 
 
 def _bound(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from dovetail.config import REQUIRED, ConfigError
 from ._call import unscoped
 from ._context import Collected, Scope, State, own_scope
 from ._layout import Layout
-from ._lift import Key, Lifted, lift, mark_stacked, run_layer
+from ._lift import Key, Lifted, folded, lift, mark_stacked, run_layer
 from ._module import Module
 from ._tree import join
 
@@ -128,7 +128,7 @@ def _one_round(layers: abc.Mapping[str, Lifted], key: Key, stateful: bool, args:
     def one(carry: tuple[Any, State], each: Any) -> tuple[tuple[Any, State], Collected]:
         (x, state), (index, params) = carry, each
         old = {path: jax.tree.map(partial(_at, index), value) for path, value in state.items()}
-        rng = None if key is None else lambda: jax.random.fold_in(key() if callable(key) else key, index)
+        rng = folded(key, lambda: index)
         summaries, losses, now = dict[str, Array](), dict[str, Array](), old if stateful else None
         for name, layer in layers.items():
             x, found = layer(params[name], now, rng, x, *args, **kwargs)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from dovetail.module import Axes, Collected, Key, Layers
+from dovetail.module import Axes, Collected, Key, Layers, folded
 
 if TYPE_CHECKING:
     from ._layout import MeshLayout
@@ -94,7 +94,7 @@ class _Loop(NamedTuple):
     """A loop over layers, as `Layout.loop` is given it."""
 
     layers: Layers
-    count: int
+    num_layers: int
     x: Any
     each: Any
     inputs: Any
@@ -116,7 +116,7 @@ def in_stages(
 
 
 def _marked_loop(loop: _Loop, layout: "MeshLayout", stages: int) -> tuple[Any, Collected]:
-    count = loop.count
+    count = loop.num_layers
 
     def stage(x: Any, piece: Any) -> tuple[Any, Collected]:
         return loop.layers(count // stages, x, piece, loop.inputs, loop.key, layout.in_stage())
@@ -135,12 +135,12 @@ def _pipelined(loop: _Loop, layout: "MeshLayout", pipelining: Pipelining) -> tup
     report is averaged over the microbatches.
     """
     stages, microbatches, rounds, _, axis = pipelining
-    key, rows, length = loop.key, _rows(loop.x), loop.count // (stages * rounds)
+    key, rows, length = loop.key, _rows(loop.x), loop.num_layers // (stages * rounds)
     leaves, tree = jax.tree.flatten(loop.inputs)
     dealt = {i: _deal(leaf, microbatches) for i, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (rows,)}
 
     def stage(pieces: Any, x: Any, microbatch: Array, turn: Array) -> tuple[Any, Collected]:
-        rng = None if key is None else lambda: jax.random.fold_in(key() if callable(key) else key, microbatch)
+        rng = folded(key, lambda: microbatch)
         mine = [dealt[i][microbatch] if i in dealt else leaf for i, leaf in enumerate(leaves)]
         piece = jax.tree.map(lambda leaf: leaf[turn if rounds > 1 else 0], pieces)
         return loop.layers(length, x, piece, jax.tree.unflatten(tree, mine), rng, layout.in_stage())
