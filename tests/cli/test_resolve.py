@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a name stands for: a run brings its own config and tokenizer."""
 
+import zlib
+
 import jax.numpy as jnp
 import pytest
 
 from dovetail.checkpoint import Checkpointer
+from dovetail.checkpoint._files import seal, unseal
 from dovetail.cli import resolve
 from dovetail.cli._resolve import tokenizer_files
 from dovetail.config import ConfigError
@@ -31,3 +34,18 @@ def test_a_run_goes_on_with_the_tokenizer_that_its_checkpoint_carries(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read '.*new\.json'"):  # One that was asked for is read.
         other.build(tokenizer_files=tokenizer_files(cfg.directory, other))
     assert tokenizer_files("tiny-lm", found) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"$format": 1, "$config": "dovetail.nn:RMSNorm.Config"}'])
+def test_a_config_from_elsewhere_that_is_none_of_a_run_is_one_error_that_names_the_run(text, tmp_path):
+    cfg = tiny(tmp_path)
+    checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints", asynchronous=False).build()
+    checkpoints.save(1, {"w": jnp.ones(3)}, config=cfg)
+    step = checkpoints.directory / "step_1"
+    (step / "config.json").write_text(text)
+    content = unseal((step / "manifest.json").read_bytes())
+    content["files"]["config.json"] = {"size": len(text), "crc32": f"{zlib.crc32(text.encode()):08x}"}
+    (step / "manifest.json").write_bytes(seal(content))
+    with pytest.raises(ConfigError) as e:
+        resolve(cfg.directory)
+    assert str(e.value).startswith(f"{cfg.directory}: its config cannot be read: ")

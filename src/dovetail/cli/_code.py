@@ -109,14 +109,18 @@ def check_code(directory: Path, config: str) -> None:
     from dovetail.train import digest, recorded_code, visible
 
     recorded = recorded_code(directory)
-    if missing := sorted(modules_named(config) - own_modules()):
+    try:
+        named = modules_named(config)
+    except ConfigError as e:
+        raise ConfigError(f"{directory}: its config cannot be read: {e}") from e
+    if missing := sorted(named - own_modules()):
         files = {name: recorded[name]["file"] if name in recorded else name for name in missing}
-        named = ", ".join(name if name == file else f"{name} ({file})" for name, file in files.items())
+        shown = ", ".join(name if name == file else f"{name} ({file})" for name, file in files.items())
         options = " ".join(
             f"--code {shlex.quote(file)}" for file in files.values()
         )  # To be copied, and from elsewhere.
         raise ConfigError(
-            f"{directory}: its config names code that is not dovetail's: {visible(named)}.\n"
+            f"{directory}: its config names code that is not dovetail's: {visible(shown)}.\n"
             f"  Code from a run is only run if you say so. If you trust it: {visible(options)}"
         )
     for name, code in recorded.items():

@@ -128,9 +128,11 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
 
     stored = load_config(str(checkpoints), step)
     check_code(Path(directory), stored.config)
-    return override(
-        from_json(stored.config, allow=own_modules()).set(directory=directory), overrides, note=note
-    ), stored.files
+    try:
+        cfg = from_json(stored.config, allow=own_modules()).set(directory=directory)
+    except ConfigError as e:
+        raise ConfigError(f"{directory}: its config cannot be read: {e}") from e
+    return override(cfg, overrides, note=note), stored.files
 
 
 def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
