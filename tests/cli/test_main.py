@@ -2,6 +2,7 @@
 """The command line: exit codes, and the one message of what a user can fix."""
 
 import io
+import signal
 import subprocess
 import sys
 
@@ -88,6 +89,15 @@ def test_of_several_processes_the_first_one_says_what_is_done(process, speaks, m
     printed = capfd.readouterr()
     assert ("importing ..." in printed.err) == speaks
     assert "importing" not in printed.out
+
+
+def test_ctrl_c_ends_a_command_at_once_wherever_it_is_and_without_a_trace(tmp_path):
+    code = "import gc, signal\ngc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))\ngc.collect()\n"
+    (tmp_path / "mine.py").write_text(code)  # Where Python ignores exceptions.
+    program = "from dovetail.cli import main; main()"
+    command = [sys.executable, "-c", program, "show", "llama3-tiny", "--code", str(tmp_path / "mine.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_a_command_runs_without_standard_error(monkeypatch, capsys):

@@ -43,6 +43,8 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, mon
     assert capsys.readouterr().err == (
         f"dovetail train: {tmp_path}/run: this config is not that of the run there, which has made 2 steps:\n"
         "  input.batch_size: 2 -> 4\n"
+        "  Also different, but allowed:\n"
+        "  steps: 2 -> 3\n"
         "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
         "  (in Python: run(allow_change=True)).\n"
     )

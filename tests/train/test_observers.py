@@ -58,9 +58,9 @@ def test_tensorboard_files_hold_every_value(tmp_path):
     assert len([tag for _, tag, _ in found if tag == "loss"]) == 3
 
 
-def test_without_a_terminal_a_line_is_printed_now_and_then(tmp_path, monkeypatch):
+def test_without_a_terminal_a_line_is_printed_now_and_then_however_long(tmp_path, monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=False, width=100))
+    monkeypatch.setattr(observers, "Console", lambda: Console(file=out, force_terminal=False, width=20))
     drive(Terminal.Config(seconds=1000.0).build(), tmp_path)
     assert out.getvalue() == (
         "a run\n"

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 from dovetail.checkpoint import Checkpointer
-from dovetail.config import ConfigError, replace_all
+from dovetail.config import ConfigError, diff, replace_all
 from dovetail.ops import AttentionKernel, ReferenceAttention
 from dovetail.optim import LinearSchedule
 from dovetail.train._record import changes_since, make_directory, recorded_code, write_record
+from dovetail.zoo import recipe
 from support.runs import tiny
 
 CODE = """
@@ -46,9 +47,24 @@ def test_kernels_meshes_workers_and_places_may_change(tmp_path):
     assert "mesh.data: 1 -> 2" in found
     assert "kernel: dovetail.ops." in found
     assert len(found.splitlines()) > 4
-    with pytest.raises(ConfigError, match=r"\n  seed: 0 -> 1\n  Use the config of the run"):
+    allowed = (
+        r"\n  seed: 0 -> 1\n  Also different, but allowed:\n(?s:.*)\n  mesh.data: 1 -> 2\n  Use the config of the run"
+    )
+    with pytest.raises(ConfigError, match=allowed):
         changes_since(tmp_path, changed.set(seed=1), allow_change=False)
     assert "\n  seed: 0 -> 1" in changes_since(tmp_path, changed.set(seed=1), allow_change=True)
+
+
+def test_another_model_is_refused_in_a_few_lines(tmp_path):
+    cfg = tiny(tmp_path)
+    made(tmp_path, cfg)
+    other = recipe("gemma2-tiny").set(directory=cfg.directory, steps=cfg.steps)
+    with pytest.raises(ConfigError) as e:
+        changes_since(tmp_path, other, allow_change=False)
+    lines = str(e.value).splitlines()
+    assert "  model.stack: dovetail.nn.RepeatedBlock.Config -> dovetail.nn.PatternStack.Config" in lines
+    assert not any(line[2:].startswith(("model.stack.layer", "model.stack.pattern")) for line in lines)
+    assert len(lines) < 35 < len(diff(cfg, other))
 
 
 def test_more_steps_are_refused_where_the_schedule_would_have_been_another(tmp_path):

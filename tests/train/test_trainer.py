@@ -78,7 +78,9 @@ def test_a_run_that_is_done_does_nothing_and_says_so(unbroken, capsys):
     before = files_in(Path(cfg.directory))
     again = cfg.set(save_every=5).build().run()
     jax.tree.map(np.testing.assert_array_equal, again, state)
-    assert capsys.readouterr().out == "Nothing to do: 6 of 6 steps are done.\n"
+    assert capsys.readouterr().out == (
+        "Nothing to do: 6 of 6 steps are done.\nThis config is not the one that made them:\n  save_every: 3 -> 5\n"
+    )
     assert files_in(Path(cfg.directory)) == before
 
 
@@ -94,14 +96,15 @@ def test_a_config_that_changes_the_past_is_refused_and_nothing_is_written(path, 
     lines = str(e.value).splitlines()
     assert lines[0] == f"{cfg.directory}: this config is not that of the run there, which has made 6 steps:"
     assert lines[1].startswith(f"  {path}: ")
-    assert lines[2].endswith("To go on with this one all the same: --allow-change")
+    assert lines[2:4] == ["  Also different, but allowed:", "  steps: 6 -> 7"]
+    assert lines[4].endswith("To go on with this one all the same: --allow-change")
     assert files_in(Path(cfg.directory)) == before
 
 
 def test_a_change_that_is_allowed_may_be_one_of_the_data(unbroken, capsys):
     cfg, _ = unbroken
     cfg.set_in("input.seq_len", 16).build().run(allow_change=True)  # Whose position is that of another input.
-    assert capsys.readouterr().out == "Nothing to do: 6 of 6 steps are done.\n"
+    assert capsys.readouterr().out.startswith("Nothing to do: 6 of 6 steps are done.\n")
 
 
 def test_what_may_change_are_fields():

@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        with shown, _plain_log() if argv is None else contextlib.nullcontext():
+        with shown, _as_program() if argv is None else contextlib.nullcontext():
             for name in getattr(args, "code", []):
                 load_code(name)
             code = args.run(args)
@@ -80,14 +81,23 @@ def _keep_programs() -> None:
 
 
 @contextlib.contextmanager
-def _plain_log() -> Iterator[None]:
-    """Prints what dovetail logs (damage, a save that failed) as it is, however other libraries have set up logging."""
+def _as_program() -> Iterator[None]:
+    """Prints what dovetail logs (damage, a save that failed) as it is, however other libraries have set up logging.
+
+    Ctrl-C ends the program, without a trace. An exception could be lost: JAX has Python code in the garbage collector,
+    where exceptions are ignored. A run with something to save listens for Ctrl-C itself.
+    """
     log, handler = logging.getLogger("dovetail"), logging.StreamHandler()
     log.addHandler(handler)
     log.propagate = False
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # It may be ignored, as in the background.
+    if raises:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
+        if raises:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         log.removeHandler(handler)
         log.propagate = True
 

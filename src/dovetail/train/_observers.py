@@ -95,7 +95,7 @@ class Terminal(Observer):
 
     def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         self._console = Console()
-        self._console.print(about, highlight=False, markup=False)
+        self._console.print(about, highlight=False, markup=False, soft_wrap=True)
         self._last_line = -math.inf
         self._last_step = last_step
         self._progress = Progress(
@@ -119,11 +119,12 @@ class Terminal(Observer):
             self._progress.update(self._task, completed=step, figures=line)
         due = time.monotonic() - self._last_line >= self.cfg.seconds or step == self._last_step
         if "loss" not in values or (not self._console.is_terminal and due):
-            self._console.print(f"step {step}/{self._last_step}  {line}", highlight=False)
+            self._console.print(f"step {step}/{self._last_step}  {line}", highlight=False, soft_wrap=True)
             self._last_line = time.monotonic()
 
     def text(self, step: int, name: str, value: str) -> None:
-        self._console.print(f"step {step}  {name}:\n{visible(value)}\n", highlight=False, markup=False)
+        text = f"step {step}  {name}:\n{visible(value)}\n"
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)  # Lines are those of the text.
 
     def stop(self) -> None:
         self._open.close()

@@ -8,19 +8,21 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dovetail.checkpoint import load_config
-from dovetail.config import ConfigBase, ConfigError, diff, find, from_json, modules_named, to_json, to_text
+from dovetail.config import ConfigBase, ConfigError, Difference, diff, find, from_json, modules_named, to_json, to_text
 from dovetail.ops import AttentionKernel, GroupedMatmul
 
 CODE = "code.json"
 _CONFIG = "config.txt"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _MOST = 1 << 20  # Characters of a record of code.
+_SHOWN = 20  # Differences in a message.
 _KERNELS = (AttentionKernel.Config, GroupedMatmul.Config)  # Ways to compute the same.
 
 
@@ -59,16 +61,14 @@ def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
     free, why = _free(old) | _free(cfg), ""
     if isinstance(old, type(cfg)) and _changes_rates(cfg, old.steps, stored.step):
         free, why = free - {"steps"}, _SCHEDULE
-    refused = [
-        d
-        for d in differences
-        if not any(d.path == path or d.path.startswith((f"{path}.", f"{path}[")) for path in free)
-    ]
+    refused = [d for d in differences if not any(_is_in(d.path, path) for path in free)]
     if refused and not allow_change:
+        others = _shortened([d for d in differences if d not in refused], refused)
         raise ConfigError(
             f"{directory}: this config is not that of the run there, which has made {stored.step} steps:\n"
-            + "\n".join(map(str, refused))
-            + f"\n{why}{_WAYS_OUT}"
+            + _shortened(refused)
+            + (f"{why}  Also different, but allowed:\n{others}" if others else why)
+            + _WAYS_OUT
         )
     return "\n".join([*filter(None, [str(differences)]), *_changed_code(directory, cfg)])
 
@@ -78,6 +78,20 @@ _WAYS_OUT = (
     "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
     "  (in Python: run(allow_change=True))."
 )
+
+
+def _is_in(path: str, part: str) -> bool:
+    return path == part or path.startswith((f"{part}.", f"{part}["))
+
+
+def _shortened(differences: Sequence[Difference], others: Sequence[Difference] = ()) -> str:
+    """Returns a line for each difference; what came or went with a part that is among them, or the others, has none."""
+    shown: list[Difference] = []
+    for d in differences:
+        if not any(_is_in(d.path, part.path) for part in (*shown, *others) if None in (d.old, d.new)):
+            shown.append(d)
+    more = f"  ... and {len(shown) - _SHOWN} more: `dovetail diff` prints all\n" if len(shown) > _SHOWN else ""
+    return "".join(f"{d}\n" for d in shown[:_SHOWN]) + more
 
 
 def _changes_rates(cfg: Any, steps: int, done: int) -> bool:

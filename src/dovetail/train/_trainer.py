@@ -156,6 +156,8 @@ class Trainer(Component):
             run, said = self._started(checkpointer, allow_change)
             if run.first >= self.cfg.steps:
                 _tell(f"Nothing to do: {run.first} of {self.cfg.steps} steps are done.")
+                if changes:
+                    _tell(f"This config is not the one that made them:\n{changes}")
                 return run.state
             about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
             peak = peak_of(self._devices.all, self.cfg.compute_dtype)
