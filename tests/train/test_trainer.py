@@ -21,6 +21,7 @@ from dovetail.data import FileSource, HuggingFaceTokenizer, SentencePieceTokeniz
 from dovetail.module import constant
 from dovetail.optim import LinearSchedule
 from dovetail.train import Observer, Trainer, TrainingError, size_of
+from dovetail.train._trainer import _interruptible
 from support.runs import tiny
 
 
@@ -186,6 +187,17 @@ def test_ctrl_c_before_the_first_step_ends_the_run_well(tmp_path, capsys):
     said = "Stopped before the first step. To go on, run the same command again.\n"
     assert capsys.readouterr().out.endswith(said)
     assert not list((tmp_path / "run/checkpoints").iterdir())
+
+
+def test_ctrl_c_in_one_of_several_processes_is_an_error_before_which_they_save(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # As on the command line.
+    try:
+        with pytest.raises(KeyboardInterrupt), _interruptible():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_loss_that_stays_nan_ends_the_run(tmp_path):

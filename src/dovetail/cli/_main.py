@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # As in `dovetail show ... | head`: nobody reads on.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:  # Of one of several processes, which has saved what it could.
+        if alone:
+            raise
+        return _ended(128 + signal.SIGINT, alone)
     except Exception as e:
         if isinstance(e, _fixable()):
             print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)

@@ -328,9 +328,11 @@ def _interruptible() -> Iterator[list[bool]]:
         asked.append(True)
         print("\nStopping after this step, to save it. Press Ctrl-C again to stop at once.")
 
-    # With several processes, JAX hears the request, and `asked_to_stop` brings it to all of them.
-    numbers = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else ()
-    before = {number: signal.signal(number, ask) for number in numbers}
+    if jax.process_count() == 1:
+        handlers: dict[int, Any] = {signal.SIGINT: ask, signal.SIGTERM: ask}
+    else:  # JAX hears SIGTERM, and `asked_to_stop` brings it to all; Ctrl-C is an error, before which they save.
+        handlers = {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield asked
     finally:
