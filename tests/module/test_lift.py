@@ -106,6 +106,10 @@ class Loop(Module):
 
         return jax.lax.scan(body, x, length=STEPS)[0]
 
+    def forgets(self, x, drop=False):
+        step = self.lift(self.cell, drop=drop)
+        return step(step.params, None, None, x)[0]
+
     def twice(self, x):
         first, second = self.lift(self._member), self.lift(self._member)
         for each in (first, second):
@@ -197,6 +201,9 @@ def test_misuse_is_refused(loop):
         call(model, params, x, method="inside")
     with pytest.raises(ModuleError, match=r"cell#2.size is reported twice in one call"):
         call(model, params, x, method="twice")
+    with pytest.raises(ModuleError, match=r"lifted a method that left cell.shrink, and nobody brought it back"):
+        call(model, params, x, method="forgets")
+    assert not call(model, params, x, method="forgets", drop=True)[1].losses
     outer = Outer.Config().build()
     with pytest.raises(
         ModuleError, match=r"lifts loop.cell \(Cell\). Expected a method of its own, or a public one of"

@@ -31,7 +31,10 @@ def test_values_of_any_size_arrive_whole(size, monkeypatch):
 
 
 def test_the_error_of_another_process_is_of_the_same_kind_where_it_can_be():
-    assert isinstance(_processes._error("dovetail.config._errors:ConfigError", "x"), ConfigError)
+    for kind in ("dovetail.config._errors:ConfigError", "dovetail.config._component:MissingFieldsError"):
+        found = _processes._error(kind, "x")
+        assert type(found) is ConfigError
+        assert str(found) == "x"
     for kind in ("builtins:UnicodeDecodeError", "nowhere:NoError", "builtins:print"):
         found = _processes._error(kind, "x")
         assert type(found) is RuntimeError

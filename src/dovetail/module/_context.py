@@ -113,6 +113,7 @@ class Scope:
     params: Params
     path: str  # The module's path, with #2, #3, ... where a parent calls the same child again.
     calls: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    unbrought: list[str] = dataclasses.field(default_factory=list[str])  # Paths of what lifted methods left behind.
 
 
 def current() -> Scope | None:

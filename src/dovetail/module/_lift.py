@@ -42,6 +42,7 @@ class Lifted:
     run: Run
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])  # Of the frame.
     calls: Counter[str] = dataclasses.field(default_factory=Counter[str])  # Made in this scope before.
+    left: list[str] | None = None  # Gets the paths of what the method leaves behind.
 
     @property
     def params(self) -> Params:
@@ -70,6 +71,8 @@ class Lifted:
         inner = dataclasses.replace(self.scope, frame=frame, params=params, calls=Counter(self.calls))
         out = self.run(inner, self.function, args, kwargs)
         self.scope.calls |= inner.calls  # The largest of each: JAX may trace this more than once.
+        if self.left is not None:
+            self.left.extend((*frame.losses, *frame.summaries))
         return out, frame.collected()
 
 
@@ -85,18 +88,20 @@ def lift(scope: Scope, function: Callable[..., Any], run: Run | None = None, **c
     return Lifted(scope, function, run or run_module, changes, Counter(scope.calls))
 
 
-def lift_bound(scope: Scope, method: Any) -> Lifted:
+def lift_bound(scope: Scope, method: Any, drop: bool) -> Lifted:
     """See `Module.lift`."""
     owner = getattr(method, "__self__", method)
     function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
     public = getattr(function, "unscoped", None)
     if owner is scope.module and function is not None:
-        return lift(scope, public or function, run_plain)
-    if getattr(owner, "_parent", None) is scope.module and public is not None:
-        return lift(child_scope(scope, owner), public)
-    raise ModuleError(
-        f"{scope.module!r} lifts {method!r}. Expected a method of its own, or a public one of its children."
-    )
+        lifted = lift(scope, public or function, run_plain)
+    elif getattr(owner, "_parent", None) is scope.module and public is not None:
+        lifted = lift(child_scope(scope, owner), public)
+    else:
+        raise ModuleError(
+            f"{scope.module!r} lifts {method!r}. Expected a method of its own, or a public one of its children."
+        )
+    return lifted if drop else dataclasses.replace(lifted, left=scope.unbrought)
 
 
 def child_scope(scope: Scope, child: "Module") -> Scope:
@@ -113,6 +118,7 @@ def bring(scope: Scope, collected: Collected, *, stacked: bool) -> None:
         f"{scope.module!r} brings back results", "Return them from the transformed function, and bring them outside"
     )
     scope.frame.take(mark_stacked(scope, collected) if stacked else collected)
+    scope.unbrought.clear()
 
 
 def mark_stacked(scope: Scope, collected: Collected) -> Collected:
@@ -154,7 +160,13 @@ def run_plain(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any
     token = scope_var.set(scope)
     try:
         with jax.named_scope(scope.module._name or "module"):  # So that compilers' reports can name modules.
-            return function(scope.module, *args, **kwargs)
+            out = function(scope.module, *args, **kwargs)
+        if scope.unbrought:
+            raise ModuleError(
+                f"{scope.module!r} lifted a method that left {scope.unbrought[0]}, and nobody brought it back.\n"
+                "  Call self.bring(collected) after the transformation, or self.lift(method, drop=True)."
+            )
+        return out
     except Exception as e:
         if not any(note.startswith("In module ") for note in getattr(e, "__notes__", ())):
             e.add_note(f"In module {scope.module!r}, method {function.__name__}({_shapes(args, kwargs)}).")

@@ -232,7 +232,7 @@ class Module(Component):
         """
         return run_on_shards(self._scope("its shards"), method, inputs, in_axes, out_axes, keep)
 
-    def lift(self, method: Any) -> Lifted:
+    def lift(self, method: Any, *, drop: bool = False) -> Lifted:
         """Returns a method of its own, or a child or a public method of it, as a pure function that JAX may transform.
 
         `pure(params, state, key, *inputs)` returns the outputs and a `Collected`, which `bring` takes when the
@@ -246,8 +246,11 @@ class Module(Component):
 
             x, collected = jax.lax.scan(body, x, step.keys(n), length=n)
             self.bring(collected, stacked=True)
+
+        Args:
+            drop: summaries and losses of the method are not wanted; else a method that does not bring them is an error.
         """
-        return lift_bound(self._scope("to lift a method"), method)
+        return lift_bound(self._scope("to lift a method"), method, drop)
 
     def bring(self, collected: Collected, *, stacked: bool = False) -> None:
         """Reports what lifted methods left behind: summaries and losses leave this call, the state replaces the old.

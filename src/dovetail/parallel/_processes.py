@@ -4,6 +4,7 @@
 All of them have to call these functions, at the same place, from the thread that runs the training step.
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -73,9 +74,9 @@ def _error(kind: str, text: str) -> Exception:
     """Returns an error of the same kind as that of another process, which has imported the same modules."""
     module, _, name = kind.partition(":")
     cls = getattr(sys.modules.get(module), name, None)
-    try:
-        if isinstance(cls, type) and issubclass(cls, Exception):
-            return cls(text)
-    except TypeError:  # Its constructor takes something else.
-        pass
+    for base in cls.__mro__ if isinstance(cls, type) and issubclass(cls, Exception) else ():
+        if base is not cls and base.__module__ == "builtins":
+            break
+        with contextlib.suppress(TypeError):  # Its constructor takes something else; that of the class above may not.
+            return base(text)
     return RuntimeError(f"{name}: {text}")

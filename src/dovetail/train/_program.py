@@ -2,13 +2,14 @@
 """The program of a run: model, learner and compiled step, as a config and the devices make them."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 
+from dovetail.config import ConfigError
 from dovetail.models import CausalLM, Sampling, generate
 from dovetail.module import init, specs
 from dovetail.nn import with_remat
@@ -22,6 +23,7 @@ from ._devices import Devices
 from ._step import Batch, Metrics, TrainState, abstract_batch, eval_step, init_state, train_step
 
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
+_OF_FILES = frozenset(("dump", "file", "files", "path", "paths", "dir", "directory"))  # Words in names of options.
 
 
 class Program:
@@ -118,9 +120,21 @@ class Program:
         return step
 
     def _options(self) -> dict[str, Any]:
-        options = dict(self._cfg.compiler_options.get(self.devices.platform, {})) or None
+        options = _checked(self._cfg.compiler_options.get(self.devices.platform, {})) or None
         places = (self.shardings, self.devices.everywhere)
         return {"donate_argnums": 0, "out_shardings": places, "compiler_options": options}
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of the compiler, none of which names a file: a config from elsewhere may not ask for that."""
+    for name in options:
+        *_, last = words = name.split("_")
+        if last in ("to", "from") or not _OF_FILES.isdisjoint(words):
+            raise ConfigError(
+                f"compiler_options: {name} makes the compiler read or write files, which a config may not ask for.\n"
+                f"  Leave it out; to use it all the same, set XLA_FLAGS=--{name}=... in the environment."
+            )
+    return dict(options)
 
 
 def _placed(x: Any, place: Any) -> Any:
