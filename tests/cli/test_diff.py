@@ -17,3 +17,5 @@ def test_diff_of_a_recipe_and_a_file(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out == "  model.dim: 128 -> 256\n"
     assert main(["diff", "tiny-lm", f"{file}:wide", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"path": "model.dim", "old": "128", "new": "256"}]
+    assert main(["diff", "tiny-lm", "tiny-lm"]) == 0
+    assert capsys.readouterr().out == ""

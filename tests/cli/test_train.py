@@ -101,3 +101,8 @@ def test_processes_that_refuse_a_run_say_the_same_and_none_waits(tmp_path):
     assert [process.returncode for process in processes] == [2, 2]
     assert said[0].startswith(f"{cfg.directory}: this config is not that of the run there, which has made 4 steps:\n")
     assert said[1] == f"{said[0]}  (Process 0 of 2 found this.)\n"
+
+
+def test_a_part_that_is_named_and_not_filled_is_one_error(capsys):
+    assert main(["train", "llama3-tiny", "eval_input=TextInput"]) == 2
+    assert "\n  eval_input.batch_size: int\n  eval_input.seq_len: int\n  Add them" in capsys.readouterr().err

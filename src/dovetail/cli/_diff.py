@@ -21,5 +21,8 @@ def _diff(args: argparse.Namespace) -> int:
         recipe, on = split_hardware(name, None)
         check(recipe, on=on)
     found = diff(resolve(args.a), resolve(args.b))
-    print(json.dumps([d._asdict() for d in found], indent=2) if args.json else str(found))
+    if args.json:
+        print(json.dumps([d._asdict() for d in found], indent=2))
+    elif found:
+        print(found)
     return 0

@@ -12,7 +12,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("directory", help="the directory of a run")
     parser.add_argument("prompt")
-    parser.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help="as in sampling.temperature=0.5")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="PATH=VALUE", help="as in sampling.temperature=0.5")
     parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.set_defaults(run=_generate)

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         if recipe:
             added.add_argument(recipe, help=_NAMES[recipe])
-            added.add_argument("overrides", nargs="*", metavar="PATH=VALUE", help=_OVERRIDES)
+            added.add_argument("overrides", nargs="*", default=[], metavar="PATH=VALUE", help=_OVERRIDES)
         if name in _HAS_RECIPE:
             added.add_argument("--code", action="append", default=[], metavar="FILE.py", help=_CODE)
         if reports:

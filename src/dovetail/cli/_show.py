@@ -24,7 +24,7 @@ def _show(args: argparse.Namespace) -> int:
     cfg = resolve(args.recipe, args.overrides, args.mesh, args.on)
     name, on = split_hardware(args.recipe, args.on)
     memory = None if on is None or args.mesh is not None else _memory(cfg, on)
-    if args.full:
+    if args.full and not args.json:  # JSON has it all.
         print(to_text(cfg), end="")
     elif args.mesh is not None:
         return show_mesh(cfg, args.json)

@@ -9,7 +9,7 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError
+from dovetail.config import REQUIRED, ConfigError
 from dovetail.models import CausalLM, Sampling, generate
 from dovetail.module import init, specs
 from dovetail.nn import with_remat
@@ -38,7 +38,7 @@ class Program:
         self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model), steps=cfg.steps)
         step = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
         self.devices = Devices(cfg.mesh, self.model, batch or step, devices)
-        if batch is None and cfg.eval_input is not None:
+        if batch is None and cfg.eval_input is not None and cfg.eval_input.seq_len is not REQUIRED:
             self.devices.check_length("eval_input.seq_len", cfg.eval_input.seq_len)
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
