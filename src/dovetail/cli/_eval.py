@@ -20,15 +20,15 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 def _eval(args: argparse.Namespace) -> int:
     text, overrides = text_and_overrides(args)
     cfg, files = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
-    from dovetail.train import load_trained
+    from dovetail.train import eval_input_of, load_trained
 
     if text:
         from dovetail.zoo.recipes import eval_on_text
 
         cfg = eval_on_text(cfg, text)
-    if cfg.eval_input is None:
+    data = eval_input_of(cfg, files)
+    if data is None:
         raise ConfigError("this run has no data to evaluate on (eval_input is None). Name a text: --text FILE")
-    data = cfg.eval_input.build(path="eval_input", tokenizer_files=files)
     trained = load_trained(cfg, files=files, step=args.step)
     found = {"step": trained.step, **trained.evaluate(data)}
     if args.json:

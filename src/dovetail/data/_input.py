@@ -42,6 +42,11 @@ class Input(Component, abc.ABC):
         """The shape [B, T] of each field of a global batch."""
         return self.cfg.batch_size, self.cfg.seq_len
 
+    @property
+    @abc.abstractmethod
+    def is_endless(self) -> bool:
+        """Whether there is always another batch."""
+
     def __iter__(self) -> BatchIterator:
         return self.iterator()
 
@@ -87,6 +92,10 @@ class TextInput(Input):
                 f"{place_of(self, 'streams')}: is {cfg.streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
             )
+
+    @property
+    def is_endless(self) -> bool:
+        return self._dataset.is_endless
 
     def iterator(self, *, shard_index: int = 0, shard_count: int = 1) -> BatchIterator:
         cfg = self.cfg

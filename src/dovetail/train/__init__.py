@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training: the step, the loop around it, and those who watch."""
 
+from ._eval_input import eval_input_of as eval_input_of
 from ._initial import InitFrom as InitFrom
 from ._meter import measured_peak as measured_peak
 from ._observers import JsonLines as JsonLines

@@ -23,6 +23,7 @@ from dovetail.optim import Learner
 from dovetail.parallel import Mesh, is_first, together
 from dovetail.progress import phase
 
+from ._eval_input import eval_input_of
 from ._initial import InitFrom, check_init_from, initial_state
 from ._meter import Meter, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
@@ -120,10 +121,7 @@ class Trainer(Component):
         self._program = Program(cfg)
         self.model, self.learner = self._program.model, self._program.learner
         self.input: Input = cfg.input.build(path="input", tokenizer_files=tokenizer_files)
-        self.eval_input: Input | None = None
-        if cfg.eval_input is not None:
-            same = cfg.eval_input.tokenizer == cfg.input.tokenizer
-            self.eval_input = cfg.eval_input.build(path="eval_input", tokenizer_files=tokenizer_files if same else None)
+        self.eval_input = eval_input_of(cfg, tokenizer_files)
         self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
         if self.input.vocab_size > cfg.model.vocab_size:
             raise ConfigError(
