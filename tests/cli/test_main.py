@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: exit codes, and the one message of what a user can fix."""
 
+import functools
 import io
 import signal
 import subprocess
@@ -96,7 +97,8 @@ def test_ctrl_c_ends_a_command_at_once_wherever_it_is_and_without_a_trace(tmp_pa
     (tmp_path / "mine.py").write_text(code)  # Where Python ignores exceptions.
     program = "from dovetail.cli import main; main()"
     command = [sys.executable, "-c", program, "show", "llama3-tiny", "--code", str(tmp_path / "mine.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # Tests in the background have it ignored.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=heard)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
