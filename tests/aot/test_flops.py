@@ -8,7 +8,7 @@ import pytest
 from dovetail.aot import count_flops
 from dovetail.models import CausalLM
 from dovetail.module import Remat, abstract, call
-from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
+from dovetail.nn import Attention, GatedFeedForward, Block, Repeat
 from dovetail.ops import ReferenceAttention
 
 A, B = jnp.ones((4, 8)), jnp.ones((8, 16))
@@ -57,11 +57,11 @@ def test_convolution():
 @pytest.mark.parametrize("loop", ["scan", "unroll"])
 def test_a_language_model_costs_two_operations_per_weight_and_token_plus_attention(loop):
     batch, time, dim, hidden, vocab, layers = 2, 16, 32, 48, 64, 3
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer=Attention.Config(num_heads=4, kernel=ReferenceAttention.Config()),
         ffn=GatedFeedForward.Config(hidden_dim=hidden),
     )
-    stack = RepeatedBlock.Config(layer=block, num_layers=layers, loop=loop)
+    stack = Repeat.Config(layer=block, num_layers=layers, loop=loop)
     model = CausalLM.Config(vocab_size=vocab, dim=dim, stack=stack).build()
     ids = jnp.zeros((batch, time), jnp.int32)
     got = count_flops(lambda p, ids: call(model, p, ids)[0], abstract(model), ids)
@@ -72,8 +72,8 @@ def test_a_language_model_costs_two_operations_per_weight_and_token_plus_attenti
 
 def test_remat_is_counted_where_it_is_in_the_program():
     attention = Attention.Config(num_heads=4, kernel=ReferenceAttention.Config())  # Blocks compute scores again too.
-    block = PreNormBlock.Config(dim=32, mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=48), remat=Remat())
-    stack = RepeatedBlock.Config(dim=32, layer=block, num_layers=2)
+    block = Block.Config(dim=32, mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=48), remat=Remat())
+    stack = Repeat.Config(dim=32, layer=block, num_layers=2)
     model = CausalLM.Config(vocab_size=64, dim=32, stack=stack).build()
     plain = CausalLM.Config(vocab_size=64, dim=32, stack=stack.set_in("layer.remat", None)).build()
     ids = jnp.zeros((1, 8), jnp.int32)

@@ -32,7 +32,7 @@ from dovetail.cli import _main, main
         (["train", "tiny-lm", "steps=many"], "dovetail train: steps: expected int, found 'many'.\n"),
         (
             ["train", "tiny-lm", "model.stack.num_layer=2"],
-            "dovetail train: model.stack.num_layer: model.stack is RepeatedBlock.Config, it has no field 'num_layer'. "
+            "dovetail train: model.stack.num_layer: model.stack is Repeat.Config, it has no field 'num_layer'. "
             "Did you mean 'model.stack.num_layers'?\n",
         ),
         (

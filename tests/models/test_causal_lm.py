@@ -18,8 +18,8 @@ from dovetail.nn import (
     Dropout,
     GatedFeedForward,
     LearnedPosition,
-    PreNormBlock,
-    RepeatedBlock,
+    Block,
+    Repeat,
 )
 from dovetail.ops import Causal, Tokens
 from dovetail.parallel import Mesh, layout_of
@@ -212,8 +212,8 @@ def test_dropout_of_the_embedding_acts_in_training_only():
 
 
 def test_initial_values_do_not_depend_on_what_else_is_in_the_model():
-    layer = PreNormBlock.Config(mixer=Previous.Config(), ffn=DenseFeedForward.Config(hidden_dim=4))
-    small = lm(stack=RepeatedBlock.Config(layer=layer, num_layers=1))
+    layer = Block.Config(mixer=Previous.Config(), ffn=DenseFeedForward.Config(hidden_dim=4))
+    small = lm(stack=Repeat.Config(layer=layer, num_layers=1))
     more = small.set(head=None, position=LearnedPosition.Config(max_length=4)).set_in("stack.num_layers", 2)
     few, many = (init(cfg.build(), jax.random.key(0)) for cfg in (small, more))
     np.testing.assert_array_equal(few["embedding"]["table"], many["embedding"]["table"])
@@ -241,10 +241,10 @@ def test_llama_3_8b_has_8_030_261_248_parameters():
     attention = 2 * dim * heads * width + 2 * dim * kv_heads * width
     by_hand = 2 * 128256 * dim + layers * (attention + 3 * dim * hidden + 2 * dim) + dim
     assert by_hand == 8_030_261_248
-    layer = PreNormBlock.Config(
+    layer = Block.Config(
         mixer=Attention.Config(num_heads=heads, num_kv_heads=kv_heads), ffn=GatedFeedForward.Config(hidden_dim=hidden)
     )
-    stack = RepeatedBlock.Config(layer=layer, num_layers=layers)
+    stack = Repeat.Config(layer=layer, num_layers=layers)
     cfg = CausalLM.Config(vocab_size=128256, dim=dim, stack=stack)
     assert count(cfg) == by_hand
     spec = specs(cfg.build())
@@ -279,7 +279,7 @@ def test_everything_that_is_missing_is_named_at_once():
         ),
         ("stack.layer.mixer.head_dim", 3, "stack.layer.mixer.rotary (RoPE): head_dim is 3, expected an even number."),
         ("stack.layer.mixer.kernel.block", 0, "stack.layer.mixer.kernel: block is 0, expected at least 1."),
-        ("stack.num_layers", 0, "stack (RepeatedBlock): num_layers is 0, expected at least 1."),
+        ("stack.num_layers", 0, "stack (Repeat): num_layers is 0, expected at least 1."),
         ("dropout.rate", 1.0, "dropout (Dropout): rate is 1.0, expected 0 <= rate < 1."),
     ],
 )

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from dovetail.config import ConfigError
 from dovetail.models import CausalLM, Sampling, generate, sample
 from dovetail.module import call, init
-from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
+from dovetail.nn import Attention, GatedFeedForward, Block, Repeat
 from support.models import gpt2, lm, random_params
 from support.programs import shapes
 
 
 @functools.cache
 def small():
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer=Attention.Config(num_heads=2, num_kv_heads=1, window=5), ffn=GatedFeedForward.Config(hidden_dim=16)
     )
-    model = CausalLM.Config(vocab_size=16, dim=8, stack=RepeatedBlock.Config(layer=block, num_layers=2)).build()
+    model = CausalLM.Config(vocab_size=16, dim=8, stack=Repeat.Config(layer=block, num_layers=2)).build()
     # A wider spread of logits than at the start of training, so that draws differ.
     params = jax.jit(lambda key: jax.tree.map(lambda x: x * 3, init(model, key)))(jax.random.key(0))
     return model, params

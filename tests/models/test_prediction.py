@@ -7,7 +7,7 @@ import numpy as np
 
 from dovetail.models import MultiTokenPrediction
 from dovetail.module import call, specs
-from dovetail.nn import Attention, GatedFeedForward, PreNormBlock
+from dovetail.nn import Attention, GatedFeedForward, Block
 from support import reference
 from support.compare import assert_same
 from support.models import lm, random_params
@@ -17,7 +17,7 @@ IDS = jnp.array([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 10, 0]])
 TARGETS = jnp.array([[2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 0, 0]])
 WEIGHTS = jnp.array([[1.0, 1.0, 0.0, 1.0, 0.5, 1.0], [1.0, 1.0, 2.0, 0.0, 0.0, 0.0]])
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
-BLOCK = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
+BLOCK = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
 AHEAD = MultiTokenPrediction.Config(block=BLOCK)
 CFG = lm(num_layers=1, predictions=(AHEAD, AHEAD), prediction_weight=0.4, embedding_scale=2.0, z_loss=0.1)
 

@@ -19,9 +19,9 @@ from dovetail.nn import (
     MixerBlock,
     ParallelBlock,
     PostNormBlock,
-    PreNormBlock,
+    Block,
     RMSNorm,
-    SandwichBlock,
+    Block,
 )
 from dovetail.ops import Causal, Tokens
 from support import reference
@@ -32,10 +32,10 @@ from support.numeric import check, normal
 X = normal(1, (2, 4, 8))
 KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
 INPUTS = {"tokens": Tokens(jnp.arange(4)[None]), "positions": jnp.arange(4)[None], "mask": Causal()}
-LLAMA = PreNormBlock.Config(
+LLAMA = Block.Config(
     dim=8, mixer=Attention.Config(num_heads=4, num_kv_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12)
 )
-GPT2 = PreNormBlock.Config(
+GPT2 = Block.Config(
     dim=8,
     mixer_norm=LayerNorm.Config(),
     mixer=Attention.Config(num_heads=2),
@@ -93,9 +93,9 @@ def mixer_only(p, x):
 
 
 DEFINITIONS = {
-    "pre-norm, scaled": (PreNormBlock.Config(dim=8, added_scale=0.2, **PARTS), scaled),
+    "pre-norm, scaled": (Block.Config(dim=8, residual_scale=0.2, **PARTS), scaled),
     "post-norm": (PostNormBlock.Config(dim=8, **PARTS), post_norm),
-    "sandwich": (SandwichBlock.Config(dim=8, **PARTS), sandwich),
+    "sandwich": (Block.Config(dim=8, **PARTS), sandwich),
     "parallel, one norm": (ParallelBlock.Config(dim=8, **PARTS), parallel),
     "parallel, two norms": (ParallelBlock.Config(dim=8, ffn_norm=RMSNorm.Config(), **PARTS), parallel),
     "mixer only": (MixerBlock.Config(dim=8, mixer=ATTENTION), mixer_only),
@@ -150,9 +150,9 @@ def test_remat_changes_neither_values_nor_gradients_nor_draws():
 
 def test_what_is_missing_is_named_with_its_path():
     with pytest.raises(ConfigError) as e:
-        PreNormBlock.Config().build()
+        Block.Config().build()
     assert str(e.value) == (
-        "PreNormBlock.Config: 3 required fields are not set:\n"
+        "Block.Config: 3 required fields are not set:\n"
         "  dim: int\n"
         "  mixer.num_heads: int\n"
         "  ffn.hidden_dim: int\n"

@@ -55,18 +55,18 @@ from dovetail.nn import (
     NoRotary,
     ParallelBlock,
     PartialRotary,
-    PatternStack,
+    Repeat,
     PositionBias,
     PositionEmbedding,
     PostNormBlock,
-    PreNormBlock,
-    RepeatedBlock,
+    Block,
+    Repeat,
     RMSNorm,
     RoPE,
     Rotary,
     Router,
-    SandwichBlock,
-    SequenceStack,
+    Block,
+    Sequence,
     SinusoidalPosition,
     Stack,
     TopKRouter,
@@ -186,7 +186,7 @@ INTERFACES: dict[type[Module], Interface] = {
 
 # Parts that are not under test are small, because most of the time here goes into compiling.
 SMALL = {"mixer": Previous.Config(), "ffn": DenseFeedForward.Config(hidden_dim=4)}
-PAIR = (MixerBlock.Config(mixer=Previous.Config()), PreNormBlock.Config(**SMALL))
+PAIR = (MixerBlock.Config(mixer=Previous.Config()), Block.Config(**SMALL))
 CASES: list[tuple[type[Module], Module.Config]] = [
     (Norm, RMSNorm.Config()),
     (Norm, LayerNorm.Config()),
@@ -216,15 +216,15 @@ CASES: list[tuple[type[Module], Module.Config]] = [
     (Mixer, Mamba2.Config(num_heads=2, head_dim=2, state_dim=3, chunk=3)),
     (Mixer, GatedDeltaNet.Config(num_heads=2, key_head_dim=3, value_head_dim=2, chunk=3)),
     (Mixer, Previous.Config()),
-    (Block, PreNormBlock.Config(**SMALL)),
+    (Block, Block.Config(**SMALL)),
     (Block, PostNormBlock.Config(**SMALL)),
-    (Block, SandwichBlock.Config(**SMALL)),
+    (Block, Block.Config(**SMALL)),
     (Block, ParallelBlock.Config(**SMALL)),
     (Block, MixerBlock.Config(mixer=Previous.Config())),
-    (Stack, RepeatedBlock.Config(layer=PreNormBlock.Config(**SMALL), num_layers=1)),
-    (Stack, PatternStack.Config(pattern=PAIR, num_layers=3)),
-    (Stack, SequenceStack.Config(stacks=(RepeatedBlock.Config(layer=PAIR[0], num_layers=1),))),
-    (Stack, Pair.Config(first=PreNormBlock.Config(**SMALL), second=ParallelBlock.Config(**SMALL))),
+    (Stack, Repeat.Config(layer=Block.Config(**SMALL), num_layers=1)),
+    (Stack, Repeat.Config(layer=PAIR, num_layers=3)),
+    (Stack, Sequence.Config(layers=(Repeat.Config(layer=PAIR[0], num_layers=1),))),
+    (Stack, Pair.Config(first=Block.Config(**SMALL), second=ParallelBlock.Config(**SMALL))),
     (Router, TopKRouter.Config(bias=True)),
     (Dispatch, Dropless.Config()),
     (Dispatch, Capacity.Config(factor=4.0)),  # Ample: what is dropped depends on the rows before it.
@@ -333,7 +333,7 @@ MODEL = CausalLM.Config(
     vocab_size=11,
     dim=8,
     position=LearnedPosition.Config(max_length=4),
-    stack=RepeatedBlock.Config(layer=PreNormBlock.Config(**SMALL), num_layers=1),
+    stack=Repeat.Config(layer=Block.Config(**SMALL), num_layers=1),
 )
 
 

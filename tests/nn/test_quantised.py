@@ -18,8 +18,8 @@ from dovetail.nn import (
     GatedFeedForward,
     Int8Linear,
     Linear,
-    PreNormBlock,
-    RepeatedBlock,
+    Block,
+    Repeat,
 )
 from dovetail.optim import ConstantSchedule, Learner
 from dovetail.train import init_state, train_step
@@ -83,8 +83,8 @@ def text(rows=8, length=16):
 @functools.cache
 def losses(linear):
     """Returns the mean loss of each quarter of the steps, `[4, SEEDS]`, in bfloat16."""
-    layer = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=64))
-    stack = RepeatedBlock.Config(layer=layer, num_layers=1)
+    layer = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=64))
+    stack = Repeat.Config(layer=layer, num_layers=1)
     built = to(linear)(CausalLM.Config(vocab_size=WORDS, dim=32, stack=stack)).build()
     learner = Learner.Config(schedule=ConstantSchedule.Config(peak=2e-2)).build(specs=specs(built))
     step = train_step(built, learner, seed=0, num_microbatches=1, dtype=jnp.bfloat16)

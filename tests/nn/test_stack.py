@@ -17,10 +17,10 @@ from dovetail.nn import (
     Dropout,
     GatedFeedForward,
     MixerBlock,
-    PatternStack,
-    PreNormBlock,
-    RepeatedBlock,
-    SequenceStack,
+    Repeat,
+    Block,
+    Repeat,
+    Sequence,
     pattern_of,
 )
 from dovetail.ops import Causal, Tokens
@@ -31,8 +31,8 @@ from support.numeric import check
 
 X = numeric.normal(1, (2, 4, 8))
 INPUTS: dict[str, Any] = {"tokens": Tokens(jnp.arange(4)[None]), "positions": jnp.arange(4)[None], "mask": Causal()}
-LAYER = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
-STACK = RepeatedBlock.Config(dim=8, layer=LAYER, num_layers=2)
+LAYER = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
+STACK = Repeat.Config(dim=8, layer=LAYER, num_layers=2)
 KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
 DROPS = STACK.set(layer=LAYER.set(mixer=Previous.Config(), dropout=Dropout.Config(rate=0.4)))
 
@@ -74,14 +74,14 @@ class Drops(Block):
 
 @pytest.mark.parametrize("loop", ["scan", "unroll"])
 def test_layers_drop_independently(loop):
-    cfg = RepeatedBlock.Config(dim=8, layer=Drops.Config(), num_layers=2, loop=loop)
+    cfg = Repeat.Config(dim=8, layer=Drops.Config(), num_layers=2, loop=loop)
     out = jax.jit(run(cfg, train=True, rng=KEY))({"layer": {"dropout": {}}}, jnp.ones((50, 4, 8)))
     # Independent draws keep 0.7^2 = 0.49, equal ones 0.7; of 1600, one standard deviation is 0.0125.
     np.testing.assert_allclose(np.mean(out != 0), 0.49, atol=0.05)
 
 
 def test_each_layer_starts_on_its_own_and_as_it_would_in_a_larger_stack():
-    cfg = RepeatedBlock.Config(dim=8, layer=Drops.Config(), num_layers=3)
+    cfg = Repeat.Config(dim=8, layer=Drops.Config(), num_layers=3)
     spec = specs(cfg.build())["layer"]["extra"]
     assert (spec.shape, spec.axes) == ((3, 8), ("layers", "embed"))
     few, more = (init(cfg.set(num_layers=n).build(), jax.random.key(0))["layer"]["extra"] for n in (2, 3))
@@ -92,17 +92,17 @@ def test_each_layer_starts_on_its_own_and_as_it_would_in_a_larger_stack():
 def test_no_layers_are_refused():
     with pytest.raises(ConfigError) as e:
         STACK.set(num_layers=0).build(path="stack")
-    assert str(e.value) == "stack (RepeatedBlock): num_layers is 0, expected at least 1."
+    assert str(e.value) == "stack (Repeat): num_layers is 0, expected at least 1."
 
 
 # Patterns, and stacks of stacks.
 
 DIFFERENT = (LAYER.set(mixer=Previous.Config()), MixerBlock.Config(mixer=Previous.Config()))
-PATTERN = PatternStack.Config(dim=8, pattern=DIFFERENT, num_layers=5)
+PATTERN = Repeat.Config(dim=8, pattern=DIFFERENT, num_layers=5)
 
 
 def layer_params(params, i, period=2, num_layers=5):
-    """Finds the parameters of layer `i`, by the words of the docstring of `PatternStack`."""
+    """Finds the parameters of layer `i`, by the words of the docstring of `Repeat`."""
     whole = num_layers - num_layers % period
     if i >= whole:
         return params[f"pattern[{period + i - whole}]"]
@@ -141,7 +141,7 @@ class Reports(Block):
 
 
 def test_reports_from_a_pattern_carry_the_place_in_the_pattern_and_the_round():
-    cfg = PatternStack.Config(dim=8, pattern=(Reports.Config(), Reports.Config()), num_layers=5)
+    cfg = Repeat.Config(dim=8, pattern=(Reports.Config(), Reports.Config()), num_layers=5)
     model = cfg.build()
     params = {f"pattern[{i}]": {} for i in range(3)}
     _, collected = call(model, params, jnp.zeros((1, 1, 8)), **INPUTS)
@@ -151,16 +151,16 @@ def test_reports_from_a_pattern_carry_the_place_in_the_pattern_and_the_round():
 
 
 def test_a_pattern_of_one_is_a_repeated_block():
-    cfg = RepeatedBlock.Config(dim=8, layer=DIFFERENT[0], num_layers=2)
+    cfg = Repeat.Config(dim=8, layer=DIFFERENT[0], num_layers=2)
     params = random_params(cfg.build())
-    pattern = PatternStack.Config(dim=8, pattern=(DIFFERENT[0],), num_layers=2)
+    pattern = Repeat.Config(dim=8, pattern=(DIFFERENT[0],), num_layers=2)
     got = jax.jit(run(pattern))({"pattern[0]": params["layer"]}, X)
     np.testing.assert_array_equal(got, jax.jit(run(cfg))(params, X))
 
 
 def test_a_sequence_is_its_stacks_in_turn():
-    first = RepeatedBlock.Config(layer=DIFFERENT[1], num_layers=2)
-    cfg = SequenceStack.Config(dim=8, stacks=(first, PATTERN.set(dim=8)))
+    first = Repeat.Config(layer=DIFFERENT[1], num_layers=2)
+    cfg = Sequence.Config(dim=8, stacks=(first, PATTERN.set(dim=8)))
     params = random_params(cfg.build())
     want = run(PATTERN)(params["stacks[1]"], run(first.set(dim=8))(params["stacks[0]"], X))
     assert_same(jax.jit(run(cfg))(params, X), want)
@@ -169,9 +169,9 @@ def test_a_sequence_is_its_stacks_in_turn():
 @pytest.mark.parametrize("pattern, num_layers", [((), 2), (DIFFERENT, 1)])
 def test_fewer_layers_than_the_pattern_and_empty_patterns_are_refused(pattern, num_layers):
     with pytest.raises(ConfigError) as e:
-        PatternStack.Config(dim=8, pattern=pattern, num_layers=num_layers).build(path="stack")
+        Repeat.Config(dim=8, pattern=pattern, num_layers=num_layers).build(path="stack")
     assert str(e.value) == (
-        f"stack (PatternStack): a pattern of {len(pattern)} blocks for {num_layers} layers.\n"
+        f"stack (Repeat): a pattern of {len(pattern)} blocks for {num_layers} layers.\n"
         "  Expected at least one block, and at least as many layers as blocks."
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.config import modify
 from dovetail.module import Remat, Repeat, call
-from dovetail.nn import PreNormBlock
+from dovetail.nn import Block
 from dovetail.parallel import Mesh, layout_of
 from dovetail.parallel._pipeline import Pipelining, _to_stages, schedule
 from support.compare import assert_same
@@ -88,7 +88,7 @@ def test_a_pipeline_equals_the_loop_over_each_microbatch(mesh, count):
 
 def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself_on_one_device():
     mesh = Mesh(pipeline=2, data=2, tensor=2, microbatches=4)
-    remat = modify(PreNormBlock.Config, lambda block: block.set(remat=Remat()))
+    remat = modify(Block.Config, lambda block: block.set(remat=Remat()))
     model = remat(lm(num_layers=4, vocab_size=16)).build()
     params = random_params(model)
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.hardware import hardware
 from dovetail.module import abstract
-from dovetail.nn import Attention, GatedFeedForward, Mamba2, PatternStack, PreNormBlock, with_remat
+from dovetail.nn import Attention, GatedFeedForward, Mamba2, Repeat, Block, with_remat
 from dovetail.plan import estimate, on_hardware
 from dovetail.plan._estimate import activation_bytes, block_bytes, describe, kept_bytes
 from dovetail.train import abstract_batch, loss_function
@@ -31,7 +31,7 @@ def test_full_remat_keeps_the_input_of_each_block_and_one_block_runs_at_a_time()
     assert math.isclose(describe(cfg).slots, 2, rel_tol=1e-6)
 
 
-def drawn(draw: random.Random) -> tuple[PreNormBlock.Config, ...]:
+def drawn(draw: random.Random) -> tuple[Block.Config, ...]:
     """Returns two or three blocks, all different."""
     mixers = [
         Attention.Config(num_heads=2, window=draw.randint(3, 9)),
@@ -40,7 +40,7 @@ def drawn(draw: random.Random) -> tuple[PreNormBlock.Config, ...]:
     ]
     chosen = draw.sample(mixers, draw.randint(2, 3))
     return tuple(
-        PreNormBlock.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=8 * draw.randint(1, 6)))
+        Block.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=8 * draw.randint(1, 6)))
         for mixer in chosen
     )
 
@@ -51,7 +51,7 @@ def test_a_block_is_a_part_of_what_a_deeper_model_leaves_behind():
     pattern, times = drawn(draw), draw.randint(2, 4)
 
     def model(times: int):
-        stack = PatternStack.Config(pattern=pattern, num_layers=times * len(pattern))
+        stack = Repeat.Config(layer=pattern, num_layers=times * len(pattern))
         return recipe("llama3-tiny").model.set(stack=stack)
 
     def added(times: int) -> int:

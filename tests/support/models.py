@@ -27,9 +27,9 @@ from dovetail.nn import (
     Mixer,
     MixerBlock,
     NoRotary,
-    PatternStack,
-    PreNormBlock,
-    RepeatedBlock,
+    Repeat,
+    Block,
+    Repeat,
     Stack,
 )
 from dovetail.ops import Mask, Tokens
@@ -40,8 +40,8 @@ def lm(
 ) -> CausalLM.Config:
     """Returns a Llama-like model of 11 words and 8 dimensions, with groups of two query heads."""
     mixer = Attention.Config(num_heads=4, num_kv_heads=2).set(**attention or {})
-    layer = PreNormBlock.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=12))
-    stack = RepeatedBlock.Config(layer=layer, num_layers=num_layers, loop=loop)
+    layer = Block.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=12))
+    stack = Repeat.Config(layer=layer, num_layers=num_layers, loop=loop)
     return CausalLM.Config(**{"vocab_size": 11, "dim": 8, "stack": stack, **fields})
 
 
@@ -53,12 +53,12 @@ def gpt2(vocab_size=11, dim=8, num_layers=2, num_heads=2, max_length=9, hidden_d
     )
     norm = LayerNorm.Config()
     ffn = DenseFeedForward.Config(hidden_dim=hidden_dim, up=linear, down=linear)
-    layer = PreNormBlock.Config(mixer=mixer, ffn=ffn, mixer_norm=norm, ffn_norm=norm)
+    layer = Block.Config(mixer=mixer, ffn=ffn, mixer_norm=norm, ffn_norm=norm)
     return CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
         position=LearnedPosition.Config(max_length=max_length),
-        stack=RepeatedBlock.Config(layer=layer, num_layers=num_layers),
+        stack=Repeat.Config(layer=layer, num_layers=num_layers),
         norm=norm,
         head=None,
     )
@@ -66,10 +66,10 @@ def gpt2(vocab_size=11, dim=8, num_layers=2, num_heads=2, max_length=9, hidden_d
 
 def hybrid(**fields: Any) -> CausalLM.Config:
     """Returns a model of four layers: attention, Mamba 2, Gated DeltaNet, and attention again."""
-    attention = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=DenseFeedForward.Config(hidden_dim=12))
+    attention = Block.Config(mixer=Attention.Config(num_heads=2), ffn=DenseFeedForward.Config(hidden_dim=12))
     mamba = MixerBlock.Config(mixer=Mamba2.Config(num_heads=4, head_dim=2, state_dim=3, chunk=3))
     delta = MixerBlock.Config(mixer=GatedDeltaNet.Config(num_heads=2, key_head_dim=3, value_head_dim=2, chunk=3))
-    return lm(stack=PatternStack.Config(pattern=(attention, mamba, delta), num_layers=4), **fields)
+    return lm(stack=Repeat.Config(layer=(attention, mamba, delta), num_layers=4), **fields)
 
 
 def random_params(module: Module, seed: int = 0) -> Any:

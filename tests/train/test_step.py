@@ -9,7 +9,7 @@ import pytest
 from dovetail.data import DataError
 from dovetail.models import CausalLM
 from dovetail.module import call, specs
-from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock
+from dovetail.nn import Attention, GatedFeedForward, Block, Repeat
 from dovetail.optim import AdamW, ConstantSchedule, Learner
 from dovetail.train import eval_step, init_state, train_step
 from support.compare import assert_same
@@ -19,8 +19,8 @@ VOCAB = 16
 
 
 def setup(dropout=0.0, num_microbatches=1, rate=1e-2, **fields):
-    block = PreNormBlock.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=16))
-    stack = RepeatedBlock.Config(layer=block.set_in("dropout.rate", dropout), num_layers=2)
+    block = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=16))
+    stack = Repeat.Config(layer=block.set_in("dropout.rate", dropout), num_layers=2)
     model = CausalLM.Config(vocab_size=VOCAB, dim=8, stack=stack, **fields).build()
     learner = Learner.Config(optimizer=AdamW.Config(), schedule=ConstantSchedule.Config(peak=rate)).build(
         specs=specs(model)

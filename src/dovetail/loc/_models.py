@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many models from a few: every size of every family, as stacks of several shapes, with several vocabularies."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product, zip_longest
 from random import Random
 from typing import Any, NamedTuple
 
-from dovetail.nn import PatternStack, RepeatedBlock, SequenceStack, Stack
+from dovetail.nn import Layer, Repeat, Sequence
 
 
 class Base(NamedTuple):
@@ -17,19 +18,19 @@ class Base(NamedTuple):
     config: Callable[[], Any]  # Returns the config of a `CausalLM`; other processes must be able to unpickle it.
 
 
-def _nested(stack: Stack.Config) -> Stack.Config:
-    return SequenceStack.Config(stacks=(stack,))
+def _nested(stack: Layer.Config) -> Layer.Config:
+    return Sequence.Config(layers=(stack,))
 
 
-def _doubled(stack: Stack.Config) -> Stack.Config:
-    return SequenceStack.Config(stacks=(stack, stack))
+def _doubled(stack: Layer.Config) -> Layer.Config:
+    return Sequence.Config(layers=(stack, stack))
 
 
-def _paired(stack: Stack.Config) -> Stack.Config:
+def _paired(stack: Layer.Config) -> Layer.Config:
     """Layers two by two where they are all alike; else nested once more, so that it is another tree, too."""
-    if not isinstance(stack, RepeatedBlock.Config) or stack.num_layers < 2:
+    if not isinstance(stack, Repeat.Config) or isinstance(stack.layer, tuple) or stack.num_layers < 2:
         return _nested(_nested(stack))
-    return PatternStack.Config(pattern=(stack.layer, stack.layer), num_layers=stack.num_layers)
+    return Repeat.Config(layer=(stack.layer, stack.layer), num_layers=stack.num_layers)
 
 
 # Shape of a stack: how it is made, and how often the parameters of the stack are in it.
@@ -66,7 +67,7 @@ class Model(NamedTuple):
         return total + (_SHAPES[self.shape][1] - 1) * inside + self.more_words * per_word
 
 
-def pool(bases: Sequence[Base], seed: int) -> Iterator[Model]:
+def pool(bases: abc.Sequence[Base], seed: int) -> Iterator[Model]:
     """Yields all models in an order that the seed gives, each family in its turn as long as it has some."""
     random, queues = Random(seed), dict[str, list[Model]]()
     for base, shape, more in product(bases, _SHAPES, _MORE_WORDS):

@@ -4,6 +4,7 @@
 Shape letters: B batch, T time, D model dim, V vocabulary.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,15 +13,18 @@ from jax import Array
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Module, ModuleError
 from dovetail.nn import (
+    Block,
+    Context,
     DenseLinear,
     Dropout,
     Embedding,
+    Layer,
     Linear,
     Norm,
     PositionEmbedding,
-    RepeatedBlock,
+    Repeat,
     RMSNorm,
-    Stack,
+    check_masks,
 )
 from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_token_loss
 
@@ -41,7 +45,7 @@ class CausalLM(Module):
         embedding_scale: float = 1.0  # Times the embedding: dim ** 0.5 in Gemma.
         position: PositionEmbedding.Config | None = None  # Added to the embedding.
         dropout: Dropout.Config = Dropout.Config()  # Of the embedding.
-        stack: Stack.Config = RepeatedBlock.Config()
+        stack: Layer.Config = Repeat.Config(layer=Block.Config())
         norm: Norm.Config = RMSNorm.Config()
         head: Linear.Config | None = DenseLinear.Config()  # None: the embedding makes the logits (tied).
         logit_scale: float = 1.0  # Times the logits, as in Cohere and Granite.
@@ -67,10 +71,17 @@ class CausalLM(Module):
         self.predictions = [
             self.child(f"predictions[{i}]", prediction.set(dim=cfg.dim)) for i, prediction in enumerate(cfg.predictions)
         ]
-        self.state_var("length")
+        self.state("length", ("batch",), axes=("batch",), dtype=jnp.int32)
+        check_masks(self, Causal() & SameSegment())
 
     def forward(
-        self, ids: Array, *, positions: Array | None = None, segments: Array | None = None, lengths: Array | None = None
+        self,
+        ids: Array,
+        *,
+        positions: Array | None = None,
+        segments: Array | None = None,
+        lengths: Array | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> Array:
         """Maps token ids `[B, T]` to logits `[B, T, V]`.
 
@@ -78,17 +89,28 @@ class CausalLM(Module):
             positions: `[B, T]`, counted from the start of each document; by default the place in the row.
             segments: `[B, T]`, the document of each token where rows are packed, 0 for padding.
             lengths: `[B]`, with state: how many tokens of each row are real; the rest is padding at the end.
+            given: what layers find in their context by name, such as a memory to attend to, or a condition.
         """
-        return self._logits(self._hidden(ids, self._context(ids, positions, segments, lengths)))
+        return self._logits(self._hidden(ids, self._context(ids, positions, segments, lengths, given)))
 
     def last_logits(
-        self, ids: Array, *, positions: Array | None = None, segments: Array | None = None, lengths: Array | None = None
+        self,
+        ids: Array,
+        *,
+        positions: Array | None = None,
+        segments: Array | None = None,
+        lengths: Array | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> Array:
         """Returns the logits `[B, V]` after the last real token of each row, and makes no others; see `forward`."""
-        hidden = self._hidden(ids, self._context(ids, positions, segments, lengths))
+        hidden = self._hidden(ids, self._context(ids, positions, segments, lengths, given))
         if lengths is None:
             return self._logits(hidden[:, -1])
         return self._logits(jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)[:, 0])
+
+    def max_length(self) -> int | None:
+        """Returns how many tokens a row can have at most; None: any number."""
+        return None if self.position is None else self.position.max_length()
 
     def loss(
         self,
@@ -111,7 +133,7 @@ class CausalLM(Module):
         divisor = jnp.where(found.weight == 0, 1.0, found.weight)
         for i, prediction in enumerate(self.predictions):
             ahead = i + 1
-            hidden = prediction(hidden, self._embedded(jnp.roll(ids, -ahead, axis=1)), **context)
+            hidden = prediction(hidden, self._embedded(jnp.roll(ids, -ahead, axis=1)), context)
             counted = jnp.roll(weights, -ahead, axis=1) * _together(ids, segments, ahead).astype(weights.dtype)
             sums = self._token_loss(hidden, jnp.roll(targets, -ahead, axis=1), counted)
             share = self.cfg.prediction_weight / len(self.predictions)
@@ -149,39 +171,38 @@ class CausalLM(Module):
         scale = self.cfg.embedding_scale
         return self.embedding(ids) if scale == 1.0 else self.embedding(ids) * scale
 
-    def _hidden(self, ids: Array, context: dict[str, Any]) -> Array:
+    def _hidden(self, ids: Array, context: Context) -> Array:
         x = self._embedded(ids)
         if self.position is not None:
-            x = x + self.position(context["positions"])
+            x = x + self.position(context.positions)
         x = self.lay(self.dropout(x), "batch", "stream", None)
-        return self.norm(self.stack(x, **context))
+        return self.norm(self.stack(x, context), context)
 
     def _context(
-        self, ids: Array, positions: Array | None, segments: Array | None, lengths: Array | None
-    ) -> dict[str, Any]:
-        """Returns what all mixers are told besides `x`."""
+        self,
+        ids: Array,
+        positions: Array | None,
+        segments: Array | None,
+        lengths: Array | None,
+        given: Mapping[str, Any] | None = None,
+    ) -> Context:
+        """Returns what all layers are told besides `x`."""
         index = self._index(ids, lengths)
         mask = Causal() if segments is None else Causal() & SameSegment()
-        return {
-            "tokens": Tokens(index, segments),
-            "positions": index if positions is None else positions,
-            "mask": mask,
-        }
+        return Context(Tokens(index, segments), index if positions is None else positions, mask, ids, given or {})
 
     def _index(self, ids: Array, lengths: Array | None) -> Array:
         """Returns the place of each token, `[B or 1, T]`; with state, after those of the calls before."""
         batch, time = ids.shape
-        step = jnp.arange(time, dtype=jnp.int32)[None]
+        steps = jnp.arange(time, dtype=jnp.int32)[None]
         if not self.stateful:
             if lengths is not None:
                 raise ModuleError(f"{self!r}: lengths go with decode state. Without it, mark padding by segments of 0.")
-            return step
-        if self.position is not None and not self.has_state("length"):
-            self.position.check_length(self.capacity)
-        start = self.length if self.has_state("length") else jnp.zeros((batch,), jnp.int32)
+            return steps
+        start = self.length
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
         self.update("length", start + count)
-        return jnp.where(step < count[:, None], start[:, None] + step, EMPTY)
+        return jnp.where(steps < count[:, None], start[:, None] + steps, EMPTY)
 
 
 def _together(ids: Array, segments: Array | None, ahead: int) -> Array:

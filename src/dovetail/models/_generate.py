@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from dovetail.config import ConfigBase, ConfigError
-from dovetail.module import Layout, Module, Params, State, call
+from dovetail.module import Layout, Module, Params, State, call, make_state, state_specs
 
 
 class Sampling(ConfigBase):
@@ -82,7 +82,7 @@ def generate(
     A tokenizer is not known here: where `sampling.stop` is None, nothing stops a row.
 
     Args:
-        model: has a method `last_logits`, as `CausalLM` does.
+        model: has methods `last_logits` and `max_length`, as `CausalLM` does.
         prompts: `[B, T]`, padded at the end.
         lengths: `[B]`, the real length of each prompt, at least 1.
         dtype: of the computation, as in `call`; so is `layout`.
@@ -91,9 +91,19 @@ def generate(
     sampling.check()
     if max_new < 1:
         raise ConfigError(f"max_new is {max_new}, expected at least 1.")
-    capacity = prompts.shape[1] + max_new - 1  # The last token is drawn, not read.
-    next_logits = functools.partial(call, model, params, method="last_logits", dtype=dtype, layout=layout)
-    logits, collected = next_logits(prompts, lengths=lengths, state={}, capacity=capacity)
+    batch, length = prompts.shape
+    capacity = length + max_new - 1  # The last token is drawn, not read.
+    longest, _ = call(model, params, method="max_length")
+    if longest is not None and capacity > longest:
+        raise ConfigError(
+            f"{model!r}: a prompt of {length} tokens and {max_new} new ones, but max_length is {longest}.\n"
+            "  Use a shorter prompt, or fewer new tokens."
+        )
+    options = {"method": "last_logits", "dtype": dtype, "layout": layout}
+    sizes = {"batch": batch, "capacity": capacity}
+    state = make_state(state_specs(model, params, prompts, lengths=lengths, sizes=sizes, **options), layout)
+    next_logits = functools.partial(call, model, params, **options)
+    logits, collected = next_logits(prompts, lengths=lengths, state=state)
 
     def ended(token: Array) -> Array:
         return jnp.isin(token, jnp.asarray(sampling.stop or (), jnp.int32))
@@ -113,7 +123,7 @@ def generate(
         step=jnp.ones((), jnp.int32),
         last=first,
         done=ended(first),
-        tokens=jnp.broadcast_to(first[:, None], (prompts.shape[0], max_new)),
+        tokens=jnp.broadcast_to(first[:, None], (batch, max_new)),
         state=collected.state or {},
     )
     end = jax.lax.while_loop(going, body, start)

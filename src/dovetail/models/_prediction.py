@@ -6,8 +6,7 @@ from jax import Array
 
 from dovetail.config import REQUIRED
 from dovetail.module import Module
-from dovetail.nn import Block, DenseLinear, Linear, Norm, PreNormBlock, RMSNorm
-from dovetail.ops import Mask, Tokens
+from dovetail.nn import Block, Context, DenseLinear, Layer, Linear, Norm, RMSNorm
 
 
 class MultiTokenPrediction(Module):
@@ -21,7 +20,7 @@ class MultiTokenPrediction(Module):
         embedding_norm: Norm.Config = RMSNorm.Config()
         hidden_norm: Norm.Config = RMSNorm.Config()
         merge: Linear.Config = DenseLinear.Config()  # From the embedding and what was there, in this order.
-        block: Block.Config = PreNormBlock.Config()
+        block: Layer.Config = Block.Config()
         norm: Norm.Config = RMSNorm.Config()
 
     def __init__(self, cfg: Config, **kwargs):
@@ -33,7 +32,7 @@ class MultiTokenPrediction(Module):
         self.block = self.child("block", cfg.block.set(dim=cfg.dim))
         self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
 
-    def forward(self, hidden: Array, embedded: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        """Maps `[B, T, dim]`, twice, to the same shape; the other arguments are those of `Mixer`."""
-        both = jnp.stack([self.embedding_norm(embedded), self.hidden_norm(hidden)], axis=-2)
-        return self.norm(self.block(self.merge(both), tokens=tokens, positions=positions, mask=mask))
+    def forward(self, hidden: Array, embedded: Array, context: Context) -> Array:
+        """Maps `[B, T, dim]`, twice, to the same shape."""
+        both = jnp.stack([self.embedding_norm(embedded, context), self.hidden_norm(hidden, context)], axis=-2)
+        return self.norm(self.block(self.merge(both), context), context)

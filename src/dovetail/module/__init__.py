@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strictly encapsulated modules: the tree, the invocation context, and structure."""
+"""Strictly encapsulated modules: the tree, the invocation context, declared state, and the loop over layers."""
 
 from ._call import call as call
+from ._call import state_specs as state_specs
 from ._context import Collected as Collected
 from ._context import ModuleError as ModuleError
 from ._context import Params as Params
@@ -13,18 +14,26 @@ from ._layout import Layout as Layout
 from ._lift import Key as Key
 from ._lift import Lifted as Lifted
 from ._lift import folded as folded
+from ._loop import Loop as Loop
+from ._loop import repeat as repeat
 from ._module import Module as Module
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
-from ._param import Rule as Rule
+from ._param import UpdateRule as UpdateRule
 from ._param import constant as constant
 from ._param import normal as normal
-from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
+from ._published import Published as Published
+from ._published import after as after
 from ._remat import Remat as Remat
-from ._structure import Repeat as Repeat
-from ._structure import Sequence as Sequence
-from ._structure import repeat as repeat
+from ._state import SizedState as SizedState
+from ._state import StateSpec as StateSpec
+from ._state import StateSpecs as StateSpecs
+from ._state import init_run_state as init_run_state
+from ._state import make_state as make_state
+from ._state import merged as merged
+from ._state import next_run_state as next_run_state
+from ._state import run_specs as run_specs
 from ._tree import abstract as abstract
 from ._tree import describe as describe
 from ._tree import init as init

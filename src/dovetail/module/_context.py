@@ -14,13 +14,17 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import get_opaque_trace_state
 from jax.typing import DTypeLike
 
 from ._layout import Layout
 from ._param import fold_path
+from ._published import Published, after
 from ._remat import Regather, Remat
+from ._state import SizedState, StateSpecs
+from ._tree import join
 
 if TYPE_CHECKING:
     from ._module import Module
@@ -40,12 +44,15 @@ class Collected:
     """What a call leaves behind besides its outputs; keys are full paths.
 
     A summary or loss from inside `Repeat` has one entry for all layers, `decoder.layer[:].ffn.load`, with the layer as
-    its first dimension; `per_layer` takes them apart. `state` is None if the call was made without state.
+    its first dimension; `per_layer` takes them apart. `state` is None if the call was made without state. `updates` is
+    what modules handed in for state of the run, and `published` what layers published for later ones, by name.
     """
 
-    summaries: dict[str, Array]
-    losses: dict[str, Array]
-    state: State | None
+    summaries: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
+    losses: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
+    state: State | None = None
+    updates: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
+    published: dict[str, Published] = dataclasses.field(default_factory=dict[str, Published])
 
 
 @dataclasses.dataclass
@@ -55,8 +62,11 @@ class Frame:
     rng: Callable[[], Array] | None = None  # Lazy: a key nobody asks for costs no equation.
     train: bool = False
     dtype: DTypeLike | None = None
+    step: Array | int | None = None  # Of training.
     state: State | None = None
-    capacity: int | None = None
+    sizes: Mapping[str, int] | None = None  # While state is listed, not used: the sizes it will have.
+    declared: StateSpecs = dataclasses.field(default_factory=dict[str, SizedState])  # Where it is listed.
+    off: frozenset[str] = frozenset()  # Parts that are switched off.
     in_loop: bool = False  # Over layers, whether it is a scan or unrolled.
     apart: bool = False  # That loop is a scan, whose forward and backward pass no compiler merges.
     on_shards: bool = False
@@ -67,16 +77,22 @@ class Frame:
     )
     summaries: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
     losses: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
+    updates: dict[str, list[Array]] = dataclasses.field(default_factory=dict[str, list[Array]])
+    published: dict[str, Published] = dataclasses.field(default_factory=dict[str, Published])
     trace: Any = dataclasses.field(default_factory=lambda: get_opaque_trace_state(convention="dovetail"))
 
     def inner(self, **changes: Any) -> "Frame":
         """A frame for a part of this call that JAX traces on its own; it starts without results."""
-        names = ("rng", "train", "dtype", "capacity", "in_loop", "apart", "on_shards", "layout", "tags", "remats")
+        names = (
+            *("rng", "train", "dtype", "step", "sizes", "declared", "off"),
+            *("in_loop", "apart", "on_shards", "layout", "tags", "remats"),
+        )
         return Frame(**{**{name: getattr(self, name) for name in names}, **changes})
 
     def collected(self) -> Collected:
         """The results so far."""
-        return Collected(self.summaries, self.losses, self.state)
+        updates = {path: sum(values[1:], values[0]) / len(values) for path, values in self.updates.items()}
+        return Collected(self.summaries, self.losses, self.state, updates, self.published)
 
     def take(self, inner: Collected) -> None:
         """Adds the results of an inner frame."""
@@ -86,6 +102,9 @@ class Frame:
             old.update(new)
         if self.state is not None:
             self.state.update(inner.state or {})
+        for path, value in inner.updates.items():
+            self.updates.setdefault(path, []).append(value)
+        self.published = after(self.published, inner.published)
 
     def check_trace(self, what: str, advice: str) -> None:
         """Raises if JAX traces something inside this call, where `what` would go wrong."""
@@ -99,8 +118,8 @@ class Frame:
         """Raises in `on_shards`, where nothing says which part of a state a device has."""
         if self.on_shards and self.state is not None:
             raise ModuleError(
-                f"{module!r} uses decode state inside on_shards, where a device has its own part of the inputs alone.\n"
-                "  Read it before and pass it as an input; return what is new, and update the state afterwards."
+                f"{module!r} uses state of a sequence inside on_shards, where a device has its own part of the\n"
+                "  inputs alone. Read it before and pass it in; return what is new, and update the state after."
             )
 
 
@@ -134,6 +153,38 @@ def own_scope(module: "Module", what: str) -> Scope:
             f"  Give {type(module).__name__} a method that computes what is needed, and call that."
         )
     return scope
+
+
+def read_state(scope: Scope, name: str) -> Array:
+    """Returns a piece of state of a sequence, of this call of the module."""
+    frame, path = scope.frame, join(scope.path, name)
+    frame.check_state(scope.module)
+    if frame.state is None:
+        raise ModuleError(f"{path}: this call keeps no state. Test self.stateful, or pass state=make_state(...).")
+    if frame.sizes is not None:  # State is listed, not used.
+        try:
+            frame.declared[path] = scope.module._state[name].sized(path, frame.sizes, frame.dtype)
+        except ValueError as e:
+            raise ModuleError(f"{e} Pass it: state_specs(..., sizes={{...}}).") from None
+        return frame.declared[path].make(frame.layout)
+    if path not in frame.state:
+        raise ModuleError(
+            f"{path}: not among the state that call(...) was given. Make it for this module, method and number of\n"
+            "  calls: make_state(state_specs(module, params, *inputs, method=..., sizes={...}))."
+        )
+    return frame.state[path]
+
+
+def write_state(scope: Scope, name: str, value: Any) -> None:
+    """Replaces a piece of state of a sequence, of this call of the module."""
+    old, path = read_state(scope, name), join(scope.path, name)
+    if jnp.shape(value) != old.shape or value.dtype != old.dtype:
+        raise ModuleError(
+            f"{path}: the new state is {value.dtype}{list(value.shape)}, the declared one {old.dtype}{list(old.shape)}."
+        )
+    assert scope.frame.state is not None
+    if scope.frame.sizes is None:
+        scope.frame.state[path] = value
 
 
 def random_key(scope: Scope, name: str) -> Array:

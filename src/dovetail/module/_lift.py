@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -52,7 +53,7 @@ class Lifted:
     @property
     def state(self) -> State | None:
         """The state of the module and of all below it, by path; None if this call keeps none."""
-        state, path = self.scope.frame.state, self.scope.module.path
+        state, path = self.scope.frame.state, self.scope.path
         return state and {k: v for k, v in state.items() if not path or k.startswith(f"{path}.")}
 
     @functools.cached_property
@@ -72,7 +73,7 @@ class Lifted:
         out = self.run(inner, self.function, args, kwargs)
         self.scope.calls |= inner.calls  # The largest of each: JAX may trace this more than once.
         if self.left is not None:
-            self.left.extend((*frame.losses, *frame.summaries))
+            self.left.extend((*frame.losses, *frame.summaries, *frame.updates, *frame.published))
         return out, frame.collected()
 
 
@@ -117,12 +118,20 @@ def bring(scope: Scope, collected: Collected, *, stacked: bool) -> None:
     scope.frame.check_trace(
         f"{scope.module!r} brings back results", "Return them from the transformed function, and bring them outside"
     )
-    scope.frame.take(mark_stacked(scope, collected) if stacked else collected)
+    if stacked:
+        updates = {path: jnp.mean(value, axis=0) for path, value in collected.updates.items()}
+        last = jax.tree.map(_last, collected.published)
+        collected = dataclasses.replace(mark_stacked(scope, collected), updates=updates, published=last)
+    scope.frame.take(collected)
     scope.unbrought.clear()
 
 
+def _last(leaf: Array) -> Array:
+    return leaf[-1]
+
+
 def mark_stacked(scope: Scope, collected: Collected) -> Collected:
-    """Marks results as those of many calls: those of a child become `path.child[:].name`, its own `path.name[:]`."""
+    """Marks reports as those of many calls: those of a child become `path.child[:].name`, its own `path.name[:]`."""
     names = sorted(scope.module._children, key=len, reverse=True)
     start = f"{scope.path}." if scope.path else ""
 
@@ -137,7 +146,8 @@ def mark_stacked(scope: Scope, collected: Collected) -> Collected:
     def renamed(values: Mapping[str, Array]) -> dict[str, Array]:
         return {marked(path): value for path, value in values.items()}
 
-    return Collected(renamed(collected.summaries), renamed(collected.losses), collected.state)
+    summaries, losses = renamed(collected.summaries), renamed(collected.losses)
+    return dataclasses.replace(collected, summaries=summaries, losses=losses)
 
 
 def run_module(scope: Scope, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

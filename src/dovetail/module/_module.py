@@ -6,7 +6,7 @@
 import functools
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -17,14 +17,16 @@ from jax.typing import DTypeLike
 
 from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_you_mean, fields_of
 
-from ._call import call_child
-from ._context import Collected, ModuleError, Scope, current, own_scope, random_key
+from ._call import call_child, run_without_gradient
+from ._context import Collected, ModuleError, Scope, current, own_scope, random_key, read_state, write_state
 from ._layout import Axes
-from ._lift import Lifted, bring, lift_bound
-from ._param import Init, ParamSpec, Rule, variance_scaling
+from ._lift import Lifted, bring, child_scope, lift_bound
+from ._param import Init, ParamSpec, UpdateRule, variance_scaling
+from ._published import Keep, Published, after, published
 from ._remat import Remat
 from ._shards import run_on_shards
-from ._tree import describe, join
+from ._state import Lifetime, Size, StateSpec, run_spec
+from ._tree import describe, join, modules
 
 _T = TypeVar("_T")
 _LEAVES = "The value could not leave it. Return it from the transformed function and report it outside"
@@ -34,7 +36,7 @@ _NAME = re.compile(r"([A-Za-z]\w*)(\[\d+\]|\.[A-Za-z]\w*)?\Z")  # As in config p
 class Module(Component):
     """A part of a model. It holds no arrays; it declares what it needs and finds it in the invocation context.
 
-    In `__init__`, `self.child` and `self.param` (and `self.state_var`) declare. In public methods, which only run
+    In `__init__`, `self.child`, `self.param` and `self.state` declare. In public methods, which only run
     inside `call`, `self.ffn(x)` calls a child and `self.weight` reads a parameter. A module calls public methods of
     its own children and reads nothing else of them.
     """
@@ -55,6 +57,9 @@ class Module(Component):
         self._parent: Module | None = None
         self._children: dict[str, tuple[Module, int]] = {}
         self._params: dict[str, ParamSpec] = {}
+        self._state: dict[str, StateSpec] = {}
+        self._run_state: dict[str, ParamSpec] = {}
+        self._is_frozen = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,8 +69,13 @@ class Module(Component):
 
     # Declarations, in __init__.
 
-    def child(self, name: str, cfg: ConfigBase, *, stack: int = 0) -> Any:
-        """Declares and builds a child. With `stack`, its parameters are those of so many layers in one array."""
+    def child(self, name: str, cfg: ConfigBase, *, stack: int = 0, frozen: bool = False) -> Any:
+        """Declares and builds a child.
+
+        Args:
+            stack: its parameters are those of so many layers in one array.
+            frozen: it is not trained: it runs in evaluation mode, and no gradient reaches its parameters.
+        """
         if not isinstance(cfg, Module.Config):
             raise ConfigError(f"{join(self.path, name)}: expected a Module.Config, found {cfg!r}.")
         self._declare(name, "child")
@@ -80,6 +90,8 @@ class Module(Component):
         except Incomplete:
             return None  # The outermost build() goes on to find what else is missing, then reports all of it.
         module.__dict__.update(_name=name, _parent=self)
+        for each, _ in modules(module) if frozen else ():
+            each.__dict__["_is_frozen"] = True
         self._children[name] = (module, stack)
         return module
 
@@ -93,7 +105,6 @@ class Module(Component):
         dtype: DTypeLike = jnp.float32,
         in_dims: tuple[int, ...] | None = None,
         out_dims: tuple[int, ...] | None = None,
-        rule: Rule | None = None,
         cast: bool = True,
     ) -> None:
         """Declares a parameter, which methods read as `self.<name>`.
@@ -102,15 +113,11 @@ class Module(Component):
             axes: a logical name (or None) for each dimension, from which the sharding follows.
             init: how it is filled; by default normal with variance 1 / fan_in, for two dimensions or more.
             in_dims, out_dims: dimensions summed over, and produced, counted from the end; by default -2 and -1.
-            rule: changes the parameter in each step, from its value and gradient, in place of optimizer and decay.
             cast: to the compute dtype, when it is read.
         """
         self._declare(name, "parameter")
         where = join(self.path, name)
-        if len(axes) != len(shape):
-            raise ConfigError(
-                f"{where}: {len(axes)} axes {axes} for {len(shape)} dimensions {shape}. Name each, or None."
-            )
+        _check_axes(where, axes, shape)
         if init is None and len(shape) < 2:
             raise ConfigError(f"{where}: a parameter of shape {shape} has no default initial value. Pass init=...")
         fans = ((-2,), (-1,)) if len(shape) > 1 else ((), ())
@@ -121,13 +128,47 @@ class Module(Component):
             dtype=dtype,
             in_dims=fans[0] if in_dims is None else in_dims,
             out_dims=fans[1] if out_dims is None else out_dims,
-            rule=rule,
             cast=cast,
         )
 
-    def state_var(self, name: str) -> None:
-        """Declares a piece of decode state, which methods read as `self.<name>` and write by `self.update`."""
+    def state(
+        self,
+        name: str,
+        shape: tuple[Size, ...],
+        *,
+        axes: Axes,
+        dtype: DTypeLike | None = None,
+        init: Any = 0,
+        lifetime: Lifetime = "sequence",
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        """Declares an array that is kept from call to call; methods read `self.<name>` and write by `self.update`.
+
+        State of a sequence belongs to a call: its path is that of the call. State of a run belongs to the module: a
+        step of training reads it as it was before, and changes it at its end, by what was handed to `update`.
+
+        Args:
+            shape: numbers, or names of sizes that are known when state is made: "batch", "capacity", "pages", ...
+            axes: a logical name (or None) for each dimension, from which the sharding follows.
+            dtype: None: that of the computation; float32 for state of a run.
+            init: the value at the start, or a function of the shape (`Init` for state of a run).
+            update_rule: of state of a run: from the value, and the mean over the batch of what was handed in, to the
+                next value; by default the latter.
+        """
         self._declare(name, "state")
+        where = join(self.path, name)
+        _check_axes(where, axes, shape)
+        if lifetime == "sequence":
+            if update_rule is not None:
+                raise ConfigError(
+                    f"{where}: has an update_rule, which is for state of a run. Set lifetime='run', or leave it out."
+                )
+            self._state[name] = StateSpec(tuple(shape), tuple(axes), dtype, init)
+            return
+        numbers = tuple(size for size in shape if isinstance(size, int))
+        if len(numbers) < len(shape):
+            raise ConfigError(f"{where}: state of a run has numbers as sizes, found {shape}.")
+        self._run_state[name] = run_spec(numbers, tuple(axes), dtype or jnp.float32, init, update_rule)
 
     def _declare(self, name: str, kind: str) -> None:
         where = f"{self!r}: {kind} {name!r}"
@@ -167,18 +208,60 @@ class Module(Component):
 
     @property
     def stateful(self) -> bool:
-        """Whether this call keeps decode state."""
+        """Whether this call keeps the state of sequences."""
         frame = self._scope("the mode").frame
         frame.check_state(self)
         return frame.state is not None
 
     @property
-    def capacity(self) -> int:
-        """How many positions new decode state must have room for."""
-        capacity = self._scope("the capacity").frame.capacity
-        if capacity is None:
-            raise ModuleError(f"{self!r} starts its decode state. Say how many positions: call(..., capacity=n).")
-        return capacity
+    def step(self) -> Array | int:
+        """The step of training that this call belongs to: how many were made before."""
+        step = self._scope("the step").frame.step
+        if step is None:
+            raise ModuleError(f"{self!r} asks for the step of training. Say which it is: call(..., step=0).")
+        return step
+
+    def enabled(self, part: str) -> bool:
+        """Whether a part, such as "lora", is on in this call; `without_gradient(..., off=...)` switches it off."""
+        return part not in self._scope("what is on").frame.off
+
+    @property
+    def published(self) -> Mapping[str, Published]:
+        """What this module and its children have published in this call so far, for who tells later layers."""
+        return self._scope("what is published").frame.published
+
+    def publish(self, name: str, value: Any, *, keep: Keep = "last") -> None:
+        """Hands arrays `[B, ...]` to all layers that come later, which find them by name in their context.
+
+        Args:
+            keep: which publication of this name later layers see.
+        """
+        scope = self._scope(f"to publish {name!r}")
+        scope.frame.check_trace(f"{self!r} publishes {name!r}", _LEAVES)
+        if scope.frame.on_shards:
+            raise ModuleError(f"{self!r} publishes {name!r} inside on_shards. Return it, and publish it outside.")
+        try:
+            new = published(value, keep)
+        except ValueError as e:
+            raise ModuleError(f"{self!r} publishes {name!r}: {e}, found {jax.tree.map(jnp.shape, value)}.") from None
+        scope.frame.published = after(scope.frame.published, {name: new})
+
+    def without_gradient(self, method: Any, *inputs: Any, off: Sequence[str] = (), **named_inputs: Any) -> Any:
+        """Runs a public method of a child in evaluation mode, with parameters that no gradient reaches.
+
+        `self.without_gradient(self.policy.log_probs, batch, off=["lora"])` is what it computes without its adapters.
+
+        Args:
+            off: parts that are switched off in this call; see `enabled`.
+        """
+        scope = self._scope("to run a method")
+        owner: Any = getattr(method, "__self__", method)
+        function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
+        public = getattr(function, "unscoped", None)
+        if getattr(owner, "_parent", None) is not self or public is None:
+            raise ModuleError(f"{self!r} runs {method!r} without gradient. Expected a public method of its children.")
+        inner = child_scope(scope, owner)
+        return run_without_gradient(scope, inner, public, inputs, named_inputs, frozenset(off))
 
     @property
     def compute_dtype(self) -> DTypeLike | None:
@@ -271,17 +354,20 @@ class Module(Component):
         self._report(scope, scope.frame.losses, name, value, "loss")
 
     def update(self, name: str, value: Any) -> None:
-        """Writes decode state; reading it later in this call, or in the next, gives the new value."""
+        """Writes state. Of a sequence: reading it later in this call, or in the next, gives the new value.
+
+        Of a run: what is handed in, in all calls of a step, is averaged over the parts of the batch; at the end of the
+        step, `update_rule` makes the next value of it.
+        """
         scope = self._scope(f"to update {name!r}")
-        if self._declared.get(name) != "state":
-            raise ModuleError(f"{self!r} has no state {name!r}. Declare it in __init__: self.state_var({name!r}).")
-        if scope.frame.state is None:
-            raise ModuleError(
-                f"{self!r} updates {name!r}, but this call keeps no state. Test self.stateful, or pass state={{}}."
-            )
-        scope.frame.check_state(self)
         scope.frame.check_trace(f"{self!r} updates the state {name!r}", _LEAVES)
-        scope.frame.state[join(self.path, name)] = value
+        if name in self._run_state:
+            value = jax.lax.stop_gradient(jnp.asarray(value))
+            scope.frame.updates.setdefault(join(self.path, name), []).append(value)
+        elif name in self._state:
+            write_state(scope, name, value)
+        else:
+            raise ModuleError(f"{self!r} has no state {name!r}. Declare it in __init__: self.state({name!r}, ...).")
 
     def _report(self, scope: Scope, values: dict[str, Array], name: str, value: Any, kind: str) -> None:
         scope.frame.check_trace(f"{self!r} reports the {kind} {name!r}", _LEAVES)
@@ -300,7 +386,8 @@ class Module(Component):
         if declared.get(name) == "parameter":
             return self._read_param(name, own_scope(self, f"the parameter {name!r}"))
         if declared.get(name) == "state":
-            return self._read_state(name, own_scope(self, f"the state {name!r}"))
+            scope = own_scope(self, f"the state {name!r}")
+            return self._read_run_state(name, scope) if name in self._run_state else read_state(scope, name)
         if declared.get(name) == "child":
             raise AttributeError(f"{self!r}: assign the child, self.{name} = self.child({name!r}, ...).")
         hint = did_you_mean(name, [*declared, *vars(self)]) or f" It has declared: {', '.join(declared) or 'nothing'}."
@@ -317,24 +404,19 @@ class Module(Component):
         layout = scope.frame.layout
         return value if layout is None else layout.gather(value, spec)
 
-    def _read_state(self, name: str, scope: Scope) -> Any:
-        scope.frame.check_state(self)
-        where, state = join(self.path, name), scope.frame.state
-        if state is None or where not in state:
-            raise ModuleError(f"{where}: there is no such state yet. Test self.has_state({name!r}) before reading it.")
-        return state[where]
-
-    def has_state(self, name: str) -> bool:
-        """Whether this piece of decode state has been written."""
-        frame = self._scope(f"the state {name!r}").frame
-        frame.check_state(self)
-        return join(self.path, name) in (frame.state or {})
+    def _read_run_state(self, name: str, scope: Scope) -> Array:
+        if name not in scope.params:
+            raise ModuleError(
+                f"{join(self.path, name)}: state of the run, which call(...) was not given.\n"
+                "  Pass merged(params, run_state), where run_state is that of the run, or init_run_state(module)."
+            )
+        return jax.lax.stop_gradient(scope.params[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_sealed" in self.__dict__:
             raise ModuleError(
                 f"{self!r}: self.{name} cannot be set, a module is fixed once built.\n"
-                "  Return the value, report it with self.summary, or declare it with self.state_var and self.update it."
+                "  Return the value, report it with self.summary, or declare it with self.state and self.update it."
             )
         if isinstance(value, Array):
             raise ModuleError(f"{self!r}: self.{name} is an array. A module holds none: declare it with self.param.")
@@ -347,6 +429,11 @@ class Module(Component):
 
     def __str__(self) -> str:
         return describe(self)
+
+
+def _check_axes(where: str, axes: Axes, shape: tuple[Size, ...]) -> None:
+    if len(axes) != len(shape):
+        raise ConfigError(f"{where}: {len(axes)} axes {axes} for {len(shape)} dimensions {shape}. Name each, or None.")
 
 
 def _scoped(function: Any) -> Any:

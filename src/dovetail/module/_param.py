@@ -34,8 +34,9 @@ class ParamSpec:
     in_dims: tuple[int, ...] = ()
     out_dims: tuple[int, ...] = ()
     stack: int = 0
-    rule: "Rule | None" = None  # How a step changes it; None: as the optimizer decides.
+    update_rule: "UpdateRule | None" = None  # Of state of a run: how a step changes it.
     cast: bool = True  # To the compute dtype, when it is read.
+    frozen: bool = False  # Never trained: no gradient reaches it.
 
     @property
     def size(self) -> int:
@@ -77,26 +78,17 @@ class ParamSpec:
             return value
         return value.astype(dtype)
 
-    def changed(self, value: Array, gradient: Array) -> Array:
-        """Returns what its rule makes of a value; each layer of a stack on its own."""
-        rule = self.rule
-        assert rule is not None, "only the optimizer changes this parameter"
+    def changed(self, value: Array, update: Array) -> Array:
+        """Returns what its rule makes of a value and what was handed in; each layer of a stack on its own."""
+        rule = self.update_rule
+        assert rule is not None, "only the optimizer changes a parameter"
         for _ in range(self.stack):
             rule = jax.vmap(rule)
-        return rule(value, gradient)
+        return rule(value, update)
 
 
 Init = Callable[[Array, ParamSpec], Array]
-Rule = Callable[[Array, Array], Array]  # From the value and its gradient to the next value.
-
-
-def pseudo_loss(param: Array, gradient: Array) -> Array:
-    """Returns a loss of 0 whose gradient with respect to `param` is `gradient`.
-
-    Added to the loss, it brings a statistic to the rule of a parameter, by the way that gradients take: out of loops
-    and remat, averaged over microbatches, summed over devices.
-    """
-    return jnp.sum((param - jax.lax.stop_gradient(param)) * jax.lax.stop_gradient(gradient))
+UpdateRule = Callable[[Array, Array], Array]  # From the value, and the mean of what was handed in, to the next value.
 
 
 def fold_path(key: Array, path: str) -> Array:

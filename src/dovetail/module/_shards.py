@@ -16,6 +16,7 @@ from ._context import Scope
 from ._layout import Axes, Layout
 from ._lift import folded, lift, run_plain
 from ._param import ParamSpec
+from ._state import merged, run_specs
 from ._tree import map_specs, specs
 
 
@@ -29,7 +30,8 @@ def run_on_shards(
 ) -> Any:
     """See `Module.on_shards`."""
     outer, layout = scope.frame, scope.frame.layout
-    tree = {name: spec for name, spec in specs(scope.module).items() if name in scope.params}
+    known = merged(specs(scope.module), run_specs(scope.module))
+    tree = _there(known, scope.params)
     split = frozenset(() if layout is None else _split_over(layout, in_axes, tree, keep))
     state = None if outer.state is None else {}  # Nothing says which part of a state a device has.
     if layout is None or not split:  # The same rules hold on all of the inputs as on a part.
@@ -73,6 +75,14 @@ def run_on_shards(
     out, reported = run(jax.tree.map(used, tree, {name: scope.params[name] for name in tree}), *inputs)
     outer.take(reported)
     return out
+
+
+def _there(tree: Any, params: Any) -> Any:
+    """Returns the specs of the arrays that there are."""
+    found = {name: below for name, below in tree.items() if name in params}
+    return {
+        name: below if isinstance(below, ParamSpec) else _there(below, params[name]) for name, below in found.items()
+    }
 
 
 def _bound(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,8 @@ _NUMERIC = (False, False, False, False, False, True, True)
 def specs(module: "Module") -> dict[str, Any]:
     """Returns the specs of all parameters, as a tree of dicts with the names of modules and parameters."""
     tree: dict[str, Any] = dict(module._params)
+    if module._is_frozen:
+        tree = {name: dataclasses.replace(spec, frozen=True) for name, spec in tree.items()}
     for name, (child, stack) in module._children.items():
         tree[name] = map_specs(lambda spec, n=stack: spec.stacked(n) if n else spec, specs(child))
     return tree
@@ -50,7 +52,7 @@ def init(module: "Module", key: Array) -> dict[str, Any]:
     tree = specs(module)
     alike: dict[ParamSpec, list[str]] = {}
     for path, spec in _leaves(tree, ""):
-        alike.setdefault(dataclasses.replace(spec, rule=None, cast=True), []).append(path)
+        alike.setdefault(dataclasses.replace(spec, cast=True, frozen=False), []).append(path)
     keys = fold_paths(key, [path for paths in alike.values() for path in paths])
     values: dict[str, Array] = {}
     for spec, paths in alike.items():
@@ -77,7 +79,7 @@ def check_params(module: "Module", params: Mapping[str, Any], stack: tuple[int, 
 
     What is missing is not wrong here: nobody may ask for it. `stack` is the number of layers in each loop around.
     """
-    for name, spec in module._params.items():
+    for name, spec in (module._params | module._run_state).items():
         shape, value = (*stack, *spec.shape), params.get(name)
         if value is None or (tuple(value.shape) == shape and _kind(value.dtype) == _kind(spec.dtype)):
             continue
@@ -124,7 +126,7 @@ def _rows(module: "Module", tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         spec = tree.get(name)
         if isinstance(spec, ParamSpec):
             axes = ", ".join(axis or "-" for axis in spec.axes)
-            shown = f"{name} (own rule)" if spec.rule else name
+            shown = f"{name} (frozen)" if spec.frozen else name
             yield path, kind, shown, str(spec.shape), axes, f"{spec.size:,}", f"{spec.nbytes:,}"
         else:
             yield path, kind, "", "", "", "", ""

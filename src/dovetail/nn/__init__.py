@@ -2,16 +2,15 @@
 """Layers: one family to a file, each behind the interface its users depend on."""
 
 from ._attention import Attention as Attention
-from ._attention import Mixer as Mixer
+from ._attention import AttentionVariant as AttentionVariant
 from ._block import Block as Block
-from ._block import MixerBlock as MixerBlock
-from ._block import ParallelBlock as ParallelBlock
-from ._block import PostNormBlock as PostNormBlock
-from ._block import PreNormBlock as PreNormBlock
-from ._block import SandwichBlock as SandwichBlock
 from ._cache import Cache as Cache
 from ._cache import DenseCache as DenseCache
-from ._cache import Kept as Kept
+from ._cache import PagedCache as PagedCache
+from ._cache import View as View
+from ._connection import Add as Add
+from ._connection import Connection as Connection
+from ._context import Context as Context
 from ._conv import CausalConv as CausalConv
 from ._cross_attention import CrossAttention as CrossAttention
 from ._dropout import Dropout as Dropout
@@ -23,10 +22,16 @@ from ._feed_forward import DenseFeedForward as DenseFeedForward
 from ._feed_forward import FeedForward as FeedForward
 from ._feed_forward import GatedFeedForward as GatedFeedForward
 from ._latent_attention import LatentAttention as LatentAttention
+from ._layer import Layer as Layer
+from ._layer import Repeat as Repeat
+from ._layer import Sequence as Sequence
+from ._layer import pattern_of as pattern_of
 from ._linear import DenseLinear as DenseLinear
 from ._linear import Linear as Linear
 from ._linear import LinearMap as LinearMap
 from ._lora import LoRALinear as LoRALinear
+from ._mixer import Mixer as Mixer
+from ._mixer import check_masks as check_masks
 from ._norm import LayerNorm as LayerNorm
 from ._norm import Norm as Norm
 from ._norm import RMSNorm as RMSNorm
@@ -46,11 +51,6 @@ from ._rotary import PartialRotary as PartialRotary
 from ._rotary import RoPE as RoPE
 from ._rotary import Rotary as Rotary
 from ._rotary import YaRN as YaRN
-from ._stack import PatternStack as PatternStack
-from ._stack import RepeatedBlock as RepeatedBlock
-from ._stack import SequenceStack as SequenceStack
-from ._stack import Stack as Stack
-from ._stack import pattern_of as pattern_of
 from .moe._dispatch import Capacity as Capacity
 from .moe._dispatch import Dispatch as Dispatch
 from .moe._dispatch import Dropless as Dropless

@@ -1,152 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks: the layers that a model repeats. They differ in where the norms are and in what is added to what."""
+"""The residual block: branches, each with its norms, joined to one stream.
 
-import abc
+Shape letters: B batch, T time, D model dim.
+"""
+
+from typing import Any, Literal, NamedTuple
 
 from jax import Array
 
-from dovetail.config import REQUIRED
-from dovetail.module import Module
-from dovetail.ops import Mask, Tokens
+from dovetail.config import ConfigError
 
-from ._attention import Attention, Mixer
+from ._attention import Attention
+from ._connection import Add, Connection
+from ._context import Context
 from ._dropout import Dropout
 from ._feed_forward import FeedForward, GatedFeedForward
+from ._layer import Layer
+from ._mixer import Mixer
 from ._norm import Norm, RMSNorm
 
 
-class Block(Module, abc.ABC):
-    """The interface: one layer of a stack."""
-
-    class Config(Module.Config):
-        dim: int = REQUIRED
-
-    @abc.abstractmethod
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        """Maps `[B, T, dim]` to the same shape; the other arguments are those of `Mixer`."""
+class _Branch(NamedTuple):
+    norm: Norm | None
+    inner: Layer
+    out_norm: Norm | None
+    connection: Connection
 
 
-class PreNormBlock(Block):
-    """Adds `mixer(norm(x))`, then `ffn(norm(x))`, to `x`."""
+class Block(Layer):
+    """Branches of one stream: a mixer, a mixer that attends elsewhere, a feed-forward; each may be left out.
 
-    class Config(Block.Config):
-        mixer_norm: Norm.Config = RMSNorm.Config()
-        mixer: Mixer.Config = Attention.Config()
-        ffn_norm: Norm.Config = RMSNorm.Config()
-        ffn: FeedForward.Config = GatedFeedForward.Config()
-        dropout: Dropout.Config = Dropout.Config()  # Of what is added.
-        added_scale: float = 1.0  # Times what is added, as in Granite.
+    A branch adds `out_norm(inner(norm(x)))` to the stream, unless its connection says otherwise.
 
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.mixer_norm = self.child("mixer_norm", cfg.mixer_norm.set(dim=cfg.dim))
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.ffn_norm = self.child("ffn_norm", cfg.ffn_norm.set(dim=cfg.dim))
-        self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
-        self.dropout = self.child("dropout", cfg.dropout)
-
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        mixed = self.mixer(self.mixer_norm(x), tokens=tokens, positions=positions, mask=mask)
-        x = x + self._scaled(self.dropout(mixed))
-        return x + self._scaled(self.dropout(self.ffn(self.ffn_norm(x))))
-
-    def _scaled(self, added: Array) -> Array:
-        return added if self.cfg.added_scale == 1.0 else added * self.cfg.added_scale
-
-
-class PostNormBlock(Block):
-    """Adds `norm(mixer(x))`, then `norm(ffn(x))`, to `x`, as in OLMo 2 (arXiv:2501.00656, section 2)."""
-
-    class Config(Block.Config):
-        mixer: Mixer.Config = Attention.Config()
-        mixer_norm: Norm.Config = RMSNorm.Config()
-        ffn: FeedForward.Config = GatedFeedForward.Config()
-        ffn_norm: Norm.Config = RMSNorm.Config()
-        dropout: Dropout.Config = Dropout.Config()  # Of what is added.
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.mixer_norm = self.child("mixer_norm", cfg.mixer_norm.set(dim=cfg.dim))
-        self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
-        self.ffn_norm = self.child("ffn_norm", cfg.ffn_norm.set(dim=cfg.dim))
-        self.dropout = self.child("dropout", cfg.dropout)
-
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        mixed = self.mixer(x, tokens=tokens, positions=positions, mask=mask)
-        x = x + self.dropout(self.mixer_norm(mixed))
-        return x + self.dropout(self.ffn_norm(self.ffn(x)))
-
-
-class SandwichBlock(Block):
-    """Adds `out_norm(mixer(norm(x)))`, then the same of the feed-forward, to `x`, as in Gemma 2 (arXiv:2408.00118)."""
-
-    class Config(Block.Config):
-        mixer_norm: Norm.Config = RMSNorm.Config()
-        mixer: Mixer.Config = Attention.Config()
-        mixer_out_norm: Norm.Config = RMSNorm.Config()
-        ffn_norm: Norm.Config = RMSNorm.Config()
-        ffn: FeedForward.Config = GatedFeedForward.Config()
-        ffn_out_norm: Norm.Config = RMSNorm.Config()
-        dropout: Dropout.Config = Dropout.Config()  # Of what is added.
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.mixer_norm = self.child("mixer_norm", cfg.mixer_norm.set(dim=cfg.dim))
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.mixer_out_norm = self.child("mixer_out_norm", cfg.mixer_out_norm.set(dim=cfg.dim))
-        self.ffn_norm = self.child("ffn_norm", cfg.ffn_norm.set(dim=cfg.dim))
-        self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
-        self.ffn_out_norm = self.child("ffn_out_norm", cfg.ffn_out_norm.set(dim=cfg.dim))
-        self.dropout = self.child("dropout", cfg.dropout)
-
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        mixed = self.mixer(self.mixer_norm(x), tokens=tokens, positions=positions, mask=mask)
-        x = x + self.dropout(self.mixer_out_norm(mixed))
-        return x + self.dropout(self.ffn_out_norm(self.ffn(self.ffn_norm(x))))
-
-
-class ParallelBlock(Block):
-    """Adds `mixer(norm(x))` and `ffn(norm(x))` to the same `x`, so that neither waits for the other.
-
-    One norm for both as in PaLM and Cohere, or, with `ffn_norm`, one for each as in GPT-NeoX.
+    | block | fields |
+    | --- | --- |
+    | pre-norm, as in Llama | the defaults |
+    | post-norm, as in OLMo 2 (arXiv:2501.00656) | as sandwich, and `mixer_norm=None, ffn_norm=None` |
+    | sandwich, as in Gemma 2 (arXiv:2408.00118) | `mixer_out_norm=..., ffn_out_norm=...` |
+    | parallel, as in GPT-NeoX | `order="parallel"` |
+    | parallel with one norm, as in PaLM | `order="parallel", norm=..., mixer_norm=None, ffn_norm=None` |
+    | without a feed-forward, as in Mamba | `ffn=None, ffn_norm=None` |
+    | cross-attending, as in T5's decoder | `cross=CrossAttention.Config(...), cross_norm=...` |
     """
 
-    class Config(Block.Config):
-        norm: Norm.Config = RMSNorm.Config()
-        mixer: Mixer.Config = Attention.Config()
-        ffn_norm: Norm.Config | None = None  # None: `norm`.
-        ffn: FeedForward.Config = GatedFeedForward.Config()
-        dropout: Dropout.Config = Dropout.Config()  # Of what is added.
+    class Config(Layer.Config):
+        norm: Norm.Config | None = None  # The same for all branches, before the norm of each.
+        mixer_norm: Norm.Config | None = RMSNorm.Config()
+        mixer: Mixer.Config | None = Attention.Config()
+        mixer_out_norm: Norm.Config | None = None
+        mixer_connection: Connection.Config = Add.Config()
+        cross_norm: Norm.Config | None = None
+        cross: Mixer.Config | None = None
+        cross_out_norm: Norm.Config | None = None
+        cross_connection: Connection.Config = Add.Config()
+        ffn_norm: Norm.Config | None = RMSNorm.Config()
+        ffn: FeedForward.Config | None = GatedFeedForward.Config()
+        ffn_out_norm: Norm.Config | None = None
+        ffn_connection: Connection.Config = Add.Config()
+        order: Literal["sequence", "parallel"] = "sequence"  # In parallel, all branches read the same stream.
+        dropout: Dropout.Config = Dropout.Config()  # Of what a branch makes.
+        residual_scale: float = 1.0  # Times what a branch makes, as in Granite.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.ffn_norm = self.child("ffn_norm", cfg.ffn_norm.set(dim=cfg.dim)) if cfg.ffn_norm else None
-        self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
+
+        def child(name: str) -> Any:
+            part = getattr(cfg, name)
+            return self.child(name, part.set(dim=cfg.dim)) if part else None
+
+        self.norm = child("norm")
+        self.branches: list[_Branch] = []
+        for name in ("mixer", "cross", "ffn"):
+            if getattr(cfg, name):
+                parts = (f"{name}_norm", name, f"{name}_out_norm", f"{name}_connection")
+                self.branches.append(_Branch(*map(child, parts)))
+                continue
+            for norm in (f"{name}_norm", f"{name}_out_norm"):
+                if getattr(cfg, norm):
+                    raise ConfigError(f"{self!r}: {norm} is given, but there is no {name}. Set {norm}=None.")
+        if not self.branches:
+            raise ConfigError(f"{self!r}: has no branch. Set mixer, cross or ffn.")
         self.dropout = self.child("dropout", cfg.dropout)
 
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        y = self.norm(x)
-        mixed = self.mixer(y, tokens=tokens, positions=positions, mask=mask)
-        y = y if self.ffn_norm is None else self.ffn_norm(x)
-        return x + self.dropout(mixed) + self.dropout(self.ffn(y))
+    def forward(self, x: Array, context: Context) -> Array:
+        """Takes the stream, `[B, T, D]` or as its connections have it, through all branches."""
+        if self.cfg.order == "parallel":
+            made = [self._made(branch, x, context) for branch in self.branches]
+            for branch, y in zip(self.branches, made, strict=True):
+                x = branch.connection.write(x, y, context)
+            return x
+        for branch in self.branches:
+            x = branch.connection.write(x, self._made(branch, x, context), context)
+            context = context.later(self.published)
+        return x
 
-
-class MixerBlock(Block):
-    """Adds `mixer(norm(x))` to `x`, without a feed-forward: a Mamba layer."""
-
-    class Config(Block.Config):
-        norm: Norm.Config = RMSNorm.Config()
-        mixer: Mixer.Config = Attention.Config()
-        dropout: Dropout.Config = Dropout.Config()  # Of what is added.
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
-        self.mixer = self.child("mixer", cfg.mixer.set(dim=cfg.dim))
-        self.dropout = self.child("dropout", cfg.dropout)
-
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        return x + self.dropout(self.mixer(self.norm(x), tokens=tokens, positions=positions, mask=mask))
+    def _made(self, branch: _Branch, x: Array, context: Context) -> Array:
+        y = branch.connection.read(x, context)
+        for part in (self.norm, branch.norm, branch.inner, branch.out_norm):
+            y = y if part is None else part(y, context)
+        y = self.dropout(y)
+        return y if self.cfg.residual_scale == 1.0 else y * self.cfg.residual_scale

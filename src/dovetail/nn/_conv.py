@@ -31,7 +31,7 @@ class CausalConv(Module):
         self.param("weight", size, axes=(None, *cfg.axes), init=init, in_dims=(-len(size),), out_dims=())
         if cfg.bias:
             self.param("bias", cfg.shape, axes=cfg.axes, init=constant(0.0), in_dims=(), out_dims=())
-        self.state_var("tail")
+        self.state("tail", ("batch", cfg.width - 1, *cfg.shape), axes=("batch", None, *_whole(cfg.axes)))
 
     def forward(self, x: Array, *, document: Array, count: Array | None = None) -> Array:
         """Maps `[B, T, *shape]` to the same.
@@ -41,10 +41,16 @@ class CausalConv(Module):
             count: `[B]`, with state: how many positions of each row are real; the rest is padding at the end.
         """
         cfg = self.cfg
-        tail = jnp.zeros((x.shape[0], cfg.width - 1, *cfg.shape), x.dtype)
         if self.stateful:
-            tail = self.tail if self.has_state("tail") else tail
+            tail = self.tail.astype(x.dtype)
             count = jnp.full(x.shape[:1], x.shape[1]) if count is None else count
-            self.update("tail", convolution_tail(x, tail, document=document, count=count))
+            self.update("tail", convolution_tail(x, tail, document=document, count=count).astype(self.tail.dtype))
+        else:
+            tail = jnp.zeros((x.shape[0], cfg.width - 1, *cfg.shape), x.dtype)
         y = causal_convolution(x, self.weight, tail, document=document)
         return cfg.activation(y + self.bias if cfg.bias else y)
+
+
+def _whole(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    """Returns the axes of activations of a layer that reads all of a sequence."""
+    return tuple("state_heads" if axis in ("heads", "kv_heads") else None for axis in axes)

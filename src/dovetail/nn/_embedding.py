@@ -64,8 +64,8 @@ class PositionEmbedding(Module, abc.ABC):
         """Maps positions `[*B]` to `[*B, dim]`."""
 
     @abc.abstractmethod
-    def check_length(self, length: int) -> None:
-        """Raises if a sequence of so many tokens has more positions than there are."""
+    def max_length(self) -> int | None:
+        """Returns how many positions there are; None: any number."""
 
 
 class LearnedPosition(PositionEmbedding):
@@ -81,18 +81,16 @@ class LearnedPosition(PositionEmbedding):
         self.param("table", shape, axes=(None, "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
 
     def forward(self, positions: Array) -> Array:
-        self._check(positions.shape[-1])
-        return _rows(self.table, positions)
-
-    def check_length(self, length: int) -> None:
-        self._check(length)
-
-    def _check(self, length: int) -> None:
+        length = positions.shape[-1]
         if length > self.cfg.max_length:
             raise ConfigError(
                 f"{self!r}: a sequence of {length} tokens, but max_length is {self.cfg.max_length}.\n"
-                "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length."
+                "  Use a seq_len of at most that, or a larger max_length."
             )
+        return _rows(self.table, positions)
+
+    def max_length(self) -> int | None:
+        return self.cfg.max_length
 
 
 class SinusoidalPosition(PositionEmbedding):
@@ -116,5 +114,5 @@ class SinusoidalPosition(PositionEmbedding):
         waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1 if self.cfg.interleaved else -2)
         return waves.reshape(*positions.shape, self.cfg.dim).astype(self.compute_dtype or jnp.float32)
 
-    def check_length(self, length: int) -> None:
-        pass  # There is a wave at any position.
+    def max_length(self) -> int | None:
+        return None  # There is a wave at any position.

@@ -12,20 +12,18 @@ import jax
 from jax import Array
 
 from dovetail.config import REQUIRED, FunctionConfig, config_for
-from dovetail.module import Module
 from dovetail.ops import Gated, gated
 
+from ._context import Context
+from ._layer import Layer
 from ._linear import DenseLinear, Linear
 
 
-class FeedForward(Module, abc.ABC):
+class FeedForward(Layer, abc.ABC):
     """The interface: maps each position on its own."""
 
-    class Config(Module.Config):
-        dim: int = REQUIRED
-
     @abc.abstractmethod
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         """Maps `[B, T, dim]` to the same shape."""
 
 
@@ -51,7 +49,7 @@ class DenseFeedForward(FeedForward):
         self.up = self.child("up", _up(cfg.up, cfg.dim, cfg.hidden_dim))
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         x = self.lay(x, "batch", "seq", None)
         hidden = self.lay(self.cfg.activation(self.up(x)), "batch", "seq", "mlp")
         return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)
@@ -77,7 +75,7 @@ class GatedFeedForward(FeedForward):
         self.up = self.child("up", _up(cfg.up, cfg.dim, cfg.hidden_dim))
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         x = self.lay(x, "batch", "seq", None)
         hidden = self.lay(self._activation(self.gate(x), self.up(x)), "batch", "seq", "mlp")
         return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)

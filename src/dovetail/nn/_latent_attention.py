@@ -12,12 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED
-from dovetail.ops import AttentionKernel, BlockwiseAttention, Mask, Tokens, Written
+from dovetail.ops import AttentionKernel, BlockwiseAttention, Written
 
-from ._attention import Mixer
 from ._cache import Cache, DenseCache
+from ._context import Context
 from ._heads import check_positive, from_heads, to_heads
 from ._linear import DenseLinear, Linear
+from ._mixer import Mixer
 from ._norm import Norm, RMSNorm
 from ._rotary import RoPE, Rotary
 
@@ -76,41 +77,44 @@ class LatentAttention(Mixer):
         self.out = self.child("out", from_heads(cfg.out, heads, cfg.value_dim, cfg.dim))
         self.rotary = self.child("rotary", cfg.rotary.set(head_dim=cfg.rope_dim))
         self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
-        self.cache = self.child("cache", cfg.cache)
+        kept = {"latent": (1, cfg.kv_rank + cfg.rope_dim)}
+        self.cache = self.child("cache", cfg.cache.set(entries=kept, axes={"latent": (None, None)}))
 
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
+    def forward(self, x: Array, context: Context) -> Array:
         x = self.lay(x, "batch", "seq", None)
-        q = self.query(x if self.query_down is None else self.query_norm(self.query_down(x)))
+        q = self.query(x if self.query_down is None else self.query_norm(self.query_down(x), context))
         nope, rope = jnp.split(q, [self.cfg.nope_dim], axis=-1)
-        rope = self.rotary(rope, positions)
-        latent, shared = self.kv_norm(self.kv_down(x)), self.rotary(self.key_rope(x), positions)
+        rope = self.rotary(rope, context.positions)
+        latent, shared = self.kv_norm(self.kv_down(x), context), self.rotary(self.key_rope(x), context.positions)
         latent, shared = self.tag("latent", (latent, shared))
         attend = self._from_cache if self.stateful else self._from_heads
-        attended = attend(nope, rope, latent, shared, tokens, mask)
+        attended = attend(nope, rope, latent, shared, context)
         attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
         return self.lay(self.out(attended), "batch", "stream", None)
 
-    def _from_heads(self, nope: Array, rope: Array, latent: Array, shared: Array, tokens: Tokens, mask: Mask) -> Array:
+    def _from_heads(self, nope: Array, rope: Array, latent: Array, shared: Array, context: Context) -> Array:
         """Attends to keys and values of each head, `[B, T, H, N + P]` and `[B, T, H, V]`."""
         keys = self.key_up(latent)
         shared = jnp.broadcast_to(shared, (*keys.shape[:3], shared.shape[-1]))
         q, k = jnp.concatenate([nope, rope], axis=-1), jnp.concatenate([keys, shared], axis=-1)
         q, k, v = (self.lay(each, "batch", "seq", "heads", None) for each in (q, k, self.value_up(latent)))
         q, k, v = self.tag("qkv", (q, k, v))
+        tokens, mask = context.tokens, context.mask
         return self._kernel(q, k, v, mask=mask, q_tokens=tokens, k_tokens=tokens, scale=self._scale, aligned=True)
 
-    def _from_cache(self, nope: Array, rope: Array, latent: Array, shared: Array, tokens: Tokens, mask: Mask) -> Array:
+    def _from_cache(self, nope: Array, rope: Array, latent: Array, shared: Array, context: Context) -> Array:
         """Attends to the latent vectors of all tokens so far, as one key head of dimension C + P."""
-        kept = self.cache({"latent": jnp.concatenate([latent[:, :, None], shared], axis=-1)}, tokens)
+        view = self.cache({"latent": jnp.concatenate([latent[:, :, None], shared], axis=-1)}, context.tokens)
         q = jnp.concatenate([jnp.einsum("bthn,chn->bthc", nope, self.key_up.matrix()), rope], axis=-1)
-        k = kept.values["latent"]
+        k = view.values["latent"]
         attended = self._kernel(
-            kept.mark(q),
+            q,
             k,
             k,  # As values too: what comes of the shared key is dropped, which is cheaper than a copy of the rest.
-            mask=mask & Written(),
-            q_tokens=tokens,
-            k_tokens=kept.tokens,
+            mask=context.mask & Written(),
+            q_tokens=context.tokens,
+            k_tokens=view.tokens,
+            pages=view.pages,
             scale=self._scale,
             aligned=False,
         )

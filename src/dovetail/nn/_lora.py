@@ -52,11 +52,15 @@ class LoRALinear(Linear):
     def forward(self, x: Array) -> Array:
         cfg = self.cfg
         y = self.inner(x)
+        if not self.enabled("lora"):
+            return y
         narrow = x.reshape(*x.shape[: x.ndim - len(cfg.in_shape)], -1) @ self.lora_a.reshape(-1, cfg.rank)
         added = narrow @ self.lora_b.reshape(cfg.rank, math.prod(cfg.out_shape))
         return y + added.reshape(y.shape) * self._scale
 
     def matrix(self) -> Array:
+        if not self.enabled("lora"):
+            return self.inner.matrix()
         return self.inner.matrix() + jnp.tensordot(self.lora_a, self.lora_b, axes=1) * self._scale
 
     @property

@@ -9,16 +9,18 @@ from dovetail.config import REQUIRED
 from dovetail.module import Module, constant
 from dovetail.ops import layer_norm, rms_norm
 
+from ._context import Context
+
 
 class Norm(Module, abc.ABC):
-    """The interface: normalises over the last dimension."""
+    """The interface: normalises over the last dimension; by what the context has, too, where a norm adapts."""
 
     class Config(Module.Config):
         dim: int = REQUIRED
         axis: str | None = "embed"  # Logical name of that dimension.
 
     @abc.abstractmethod
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         """Maps `[*B, dim]` to the same shape and dtype."""
 
 
@@ -35,7 +37,7 @@ class RMSNorm(Norm):
         if cfg.scale:
             self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(1.0 - cfg.offset))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         cfg = self.cfg
         return rms_norm(x, self.scale if cfg.scale else None, eps=cfg.eps, offset=cfg.offset)
 
@@ -55,6 +57,6 @@ class LayerNorm(Norm):
         if cfg.bias:
             self.param("bias", (cfg.dim,), axes=(cfg.axis,), init=constant(0.0))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         cfg = self.cfg
         return layer_norm(x, self.scale if cfg.scale else None, self.bias if cfg.bias else None, eps=cfg.eps)

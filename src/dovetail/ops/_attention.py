@@ -79,6 +79,7 @@ class AttentionInputs(NamedTuple):
     k_tokens: Tokens
     bias: ScoreBias | None
     sinks: Array | None
+    pages: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Scoring:
 class AttentionKernel(Component, abc.ABC):
     """The interface between attention layers and the ways to compute attention."""
 
+    reads_pages: ClassVar[bool] = False  # Whether `attend` takes keys and values in pages.
+
     class Config(Component.Config):
         keeps_defaults: ClassVar[bool] = True
 
@@ -120,6 +123,7 @@ class AttentionKernel(Component, abc.ABC):
         soft_cap: float | None = None,
         bias: ScoreBias | None = None,
         sinks: Array | None = None,
+        pages: Array | None = None,
     ) -> Array:
         """Returns `[B, T, H, V]`: for each query, the mean of the values weighted by softmax of the scores.
 
@@ -134,10 +138,14 @@ class AttentionKernel(Component, abc.ABC):
             soft_cap: scores become `soft_cap * tanh(score / soft_cap)`.
             bias: added to scores, by the distance between the places (`Tokens.index`) of query and key.
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
+            pages: `[B, N]`, the pages of each row, in order, where keys and values are pages, `[P, L, G, K]`: the same
+                as rows of S = N L keys. A kernel that does not read pages (`reads_pages`) is given such rows.
         """
+        if pages is not None and not self.reads_pages:
+            k, v, pages = rows_of_pages(k, pages), rows_of_pages(v, pages), None
         if is_counted():
             return stated(attention_work(q, k, v, mask, aligned), _result(q, v), q, k, v)
-        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks)
+        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages)
         return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
 
     @abc.abstractmethod
@@ -153,7 +161,7 @@ class ReferenceAttention(AttentionKernel):
     """All scores at once: the definition, for short sequences and tests."""
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
-        q, k, v, q_tokens, k_tokens, bias, sinks = inputs
+        q, k, v, q_tokens, k_tokens, bias, sinks, _ = inputs
         grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
         products = jnp.einsum("btgrk,bsgk->bgrts", grouped, k, preferred_element_type=jnp.float32)
         scores = scoring.scores(products, q_tokens, k_tokens, bias)
@@ -170,6 +178,12 @@ class ReferenceAttention(AttentionKernel):
         weights = weights / jnp.where(total == 0, 1.0, total)
         out = jnp.einsum("bgrts,bsgk->btgrk", weights.astype(v.dtype), v)
         return out.reshape(*q.shape[:3], v.shape[-1]).astype(q.dtype)
+
+
+def rows_of_pages(paged: Array, pages: Array) -> Array:
+    """Returns pages `[P, L, ...]` as the rows that a table `[B, N]` makes of them, `[B, N L, ...]`."""
+    rows = paged[pages]
+    return rows.reshape(rows.shape[0], -1, *paged.shape[2:])
 
 
 def by_group(per_head: Array, num_groups: int) -> Array:

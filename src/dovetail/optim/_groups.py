@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import jax
-from jax import Array
 
 from dovetail.config import ConfigError
 from dovetail.module import ParamSpec
@@ -50,17 +49,8 @@ def matching(pattern: str, paths: list[str], where: str) -> list[str]:
 
 
 def frozen_except(patterns: tuple[str, ...], specs: Any, where: str) -> Any:
-    """Returns specs in which all parameters but those that fit a pattern have the rule to stay as they are."""
+    """Returns specs in which all parameters are frozen but those that fit a pattern, and were not before."""
     paths = by_path(specs)
     trained = {path for pattern in patterns for path in matching(pattern, list(paths), where)}
-    new = [spec if path in trained else dataclasses.replace(spec, rule=_kept) for path, spec in paths.items()]
+    new = [spec if path in trained else dataclasses.replace(spec, frozen=True) for path, spec in paths.items()]
     return jax.tree.unflatten(jax.tree.structure(specs), new)
-
-
-def is_frozen(spec: ParamSpec) -> bool:
-    """Whether a parameter has the rule to stay as it is."""
-    return spec.rule is _kept
-
-
-def _kept(value: Array, gradient: Array) -> Array:
-    return value

@@ -17,7 +17,7 @@ from dovetail.ops import target
 from ._checks import child_path, expect, where
 from ._ema import EMA
 from ._group import Group, Treatment, table, treatments
-from ._groups import by_path, frozen_except, is_frozen
+from ._groups import by_path, frozen_except
 from ._norm import clip_by_norm, global_norm
 from ._optimizer import AdamW, Optimizer
 from ._precision import widen
@@ -43,9 +43,8 @@ class Learner(Component):
     jitted, work on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the
     shapes and dtypes it got, so that both can be donated.
 
-    A parameter with a rule of its own is changed by that rule: it has no state here, does not decay, and its gradient
-    counts in no norm. The average has it like the others, and a skipped step leaves it as it is. What is not
-    `trained` has the rule to stay.
+    A frozen parameter, one whose module says so or that is not `trained`, stays as it is: it has no state here, does
+    not decay, and counts in no norm of gradients.
     """
 
     class Config(Component.Config):
@@ -78,7 +77,7 @@ class Learner(Component):
     @property
     def trained(self) -> Any:
         """A tree like the parameters, of booleans: whether a parameter is trained, or stays as it is."""
-        return jax.tree.map(lambda spec: not is_frozen(spec), self._specs)
+        return jax.tree.map(lambda spec: not spec.frozen, self._specs)
 
     def __str__(self) -> str:
         """Which group each parameter is in, its rate relative to the schedule, its decay and its projection."""
@@ -123,7 +122,7 @@ class Learner(Component):
             clipped = slopes if clip is None else clip_by_norm(slopes, grad_norm, clip)
             directions, optimizer = self._transformation.update(clipped, state.optimizer, learned)
             updates = jax.tree.map(lambda *args: _scaled(rate, *args), directions, learned, self._treatments)
-            new = jax.tree.map(_changed, self._specs, wide, grads, updates, self._treatments)
+            new = jax.tree.map(_changed, self._specs, wide, updates, self._treatments)
             new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
             count = state.num_updates + 1
             ema = self.ema.update(state.ema, new, count) if self.ema else ()
@@ -168,8 +167,8 @@ class Learner(Component):
         return jax.tree_util.tree_map_with_path(pick, jax.eval_shape(self.init, params))
 
     def _learned(self, tree: Any) -> Any:
-        """Returns a tree like the parameters without those that have a rule of their own."""
-        return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.rule else x, self._specs, tree)
+        """Returns a tree like the parameters without those that are frozen."""
+        return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.frozen else x, self._specs, tree)
 
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
@@ -198,10 +197,10 @@ def _either(accepted: Array, change: Callable[[], Any], stay: Callable[[], Any])
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
 
 
-def _changed(spec: ParamSpec, value: Array, gradient: Array, update: Any, how: Any) -> Array:
-    """Returns the next value of a parameter; there are no update and treatment for one with a rule of its own."""
-    if spec.rule:
-        return spec.changed(value, gradient)
+def _changed(spec: ParamSpec, value: Array, update: Any, how: Any) -> Array:
+    """Returns the next value of a parameter; there are no update and treatment for a frozen one."""
+    if spec.frozen:
+        return value
     return how.project(value + update) if how.project else value + update
 
 

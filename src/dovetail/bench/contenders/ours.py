@@ -12,7 +12,7 @@ from _problem import Problem, problem, serve
 from dovetail.config import chain, modify, replace_all
 from dovetail.models import CausalLM
 from dovetail.module import specs
-from dovetail.nn import PatternStack, RepeatedBlock
+from dovetail.nn import Repeat
 from dovetail.ops import AttentionKernel, QueryBlockAttention
 from dovetail.optim import AdamW, ConstantSchedule, Group, Learner, WeightDecay
 from dovetail.train import init_state, train_step
@@ -36,9 +36,7 @@ def model_of(data: Problem, *, scanned: bool) -> CausalLM:
     short = replace_all(AttentionKernel.Config, lambda _: QueryBlockAttention.Config())
     if scanned:
         return short(cfg).build()
-    apart = modify(
-        RepeatedBlock.Config, lambda s: PatternStack.Config(pattern=(s.layer,) * s.num_layers, num_layers=s.num_layers)
-    )
+    apart = modify(Repeat.Config, lambda s: Repeat.Config(layer=(s.layer,) * s.num_layers, num_layers=s.num_layers))
     return chain(short, apart)(cfg).build()
 
 

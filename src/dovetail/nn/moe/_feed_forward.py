@@ -13,6 +13,7 @@ from jax import Array
 from dovetail.config import REQUIRED, FunctionConfig, config_for
 from dovetail.ops import Gated, gated
 
+from .._context import Context
 from .._feed_forward import FeedForward, GatedFeedForward
 from .._linear import DenseLinear, Linear
 from ._dispatch import Dispatch, Dropless
@@ -50,7 +51,7 @@ class MoEFeedForward(FeedForward):
         self.down = self.child("down", _down(cfg, cfg.down))
         self.shared = self.child("shared", cfg.shared.set(dim=cfg.dim)) if cfg.shared else None
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         axes = ("batch", "seq", None)
         x = self.lay(x, *axes)
         inputs = [x, *(self.lay(each, *axes) for each in self.router(x))]
@@ -60,7 +61,7 @@ class MoEFeedForward(FeedForward):
             y = self._routed(*inputs)
         # Laid out twice: the first says that gradients come whole, before there is a copy for each expert of a token.
         y = self.lay(self.lay(y, *axes), "batch", "stream", None)
-        return y if self.shared is None else y + self.shared(x)
+        return y if self.shared is None else y + self.shared(x, context)
 
     def _routed(self, x: Array, weights: Array, experts: Array) -> Array:
         sent = self.dispatch.send(x, experts)
@@ -99,5 +100,5 @@ class WeightedFeedForward(FeedForward):
         shapes = {"in_shape": (cfg.dim,), "in_axes": ("embed",), "out_shape": (1,), "out_axes": (None,)}
         self.weight = self.child("weight", cfg.weight.set(**shapes))
 
-    def forward(self, x: Array) -> Array:
-        return jax.nn.sigmoid(self.weight(x)) * self.inner(x)
+    def forward(self, x: Array, context: Context | None = None) -> Array:
+        return jax.nn.sigmoid(self.weight(x)) * self.inner(x, context)

@@ -34,6 +34,8 @@ class LoRAGroupedLinear(GroupedLinear):
         self.param("lora_b", shape, axes=("expert", None, cfg.out_axis), init=zeros)
 
     def forward(self, x: Array, sizes: Array | None) -> Array:
+        if not self.enabled("lora"):
+            return self.inner(x, sizes)
         narrow = grouped_product(self._kernel, x, self.lora_a, sizes)
         added = grouped_product(self._kernel, narrow, self.lora_b, sizes)
         return self.inner(x, sizes) + added * (self.cfg.alpha / self.cfg.rank)

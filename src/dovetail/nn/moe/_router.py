@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError, FunctionConfig, config_for
-from dovetail.module import Init, Module, Rule, constant, pseudo_loss, variance_scaling
+from dovetail.module import Init, Module, UpdateRule, constant, variance_scaling
 
 
 class Routing(NamedTuple):
@@ -79,7 +79,7 @@ class TopKRouter(Router):
             self.param("bias", (count,), axes=(None,), init=constant(0.0), cast=False)
         if cfg.selection_rate is not None:
             rule = _by_sign(cfg.selection_rate)
-            self.param("selection_bias", (count,), axes=(None,), init=constant(0.0), rule=rule, cast=False)
+            self.state("selection_bias", (count,), axes=(None,), lifetime="run", update_rule=rule)
 
     def forward(self, x: Array) -> Routing:
         cfg = self.cfg
@@ -98,7 +98,7 @@ class TopKRouter(Router):
     def _chosen(self, scores: Array) -> Array:
         cfg = self.cfg
         if cfg.selection_rate is not None:
-            scores = scores + jax.lax.stop_gradient(self.selection_bias)
+            scores = scores + self.selection_bias
         if cfg.num_groups > 1:
             grouped = scores.reshape(*scores.shape[:-1], cfg.num_groups, -1)
             best = jnp.sum(jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0], axis=-1)
@@ -117,11 +117,10 @@ class TopKRouter(Router):
         self.summary("load_max", jnp.max(load))
         self.summary("load_entropy", jnp.sum(jax.scipy.special.entr(share)))
         mean = jnp.mean(_shares(scores), axis=tokens)
-        balance = cfg.balance_loss * jnp.sum(load * mean)
         if cfg.selection_rate is not None:
-            balance = balance + pseudo_loss(self.selection_bias, load - 1)
-        if cfg.balance_loss or cfg.selection_rate is not None:
-            self.add_loss("balance", balance)
+            self.update("selection_bias", load)
+        if cfg.balance_loss:
+            self.add_loss("balance", cfg.balance_loss * jnp.sum(load * mean))
         if cfg.z_loss:
             self.add_loss("z", cfg.z_loss * jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1))))
 
@@ -131,8 +130,8 @@ def _shares(scores: Array) -> Array:
     return scores / (jnp.sum(scores, axis=-1, keepdims=True) + 1e-20)
 
 
-def _by_sign(rate: float) -> Rule:
-    return lambda bias, gradient: bias - rate * jnp.sign(gradient)
+def _by_sign(rate: float) -> UpdateRule:
+    return lambda bias, load: bias - rate * jnp.sign(load - 1)
 
 
 def _check(router: TopKRouter, cfg: TopKRouter.Config) -> None:

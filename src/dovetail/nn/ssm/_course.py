@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.module import Module, ModuleError, ParamSpec
-from dovetail.ops import EMPTY, And, Causal, Mask, SameSegment, Tokens
+from dovetail.module import Module, ParamSpec
+from dovetail.ops import EMPTY, And, Causal, Mask, SameSegment, Support
+
+from .._context import Context
 
 
 class Course(NamedTuple):
@@ -25,16 +27,22 @@ class Course(NamedTuple):
         return jnp.where(self.real[..., None], x, 0)
 
 
-def course(layer: Module, tokens: Tokens, mask: Mask, shape: tuple[int, ...], last: Array | None) -> Course:
-    """Returns the course of a call over `shape` `[B, T]`, where `last` is the segment at the end of the call before."""
+NO_SEGMENT = -1  # That of a state before its first token.
+
+
+def supports_causal(mask: Mask) -> Support:
+    """Says whether a layer can obey a mask whose state holds all of the document up to the token itself."""
     parts = _parts(mask)
-    if Causal() not in parts or not parts <= {Causal(), SameSegment()}:
-        raise ModuleError(
-            f"{layer!r} cannot obey the mask {mask}. Its state holds all of the document up to the token itself:\n"
-            "  it obeys Causal() and Causal() & SameSegment(), and no other mask."
-        )
+    if Causal() in parts and parts <= {Causal(), SameSegment()}:
+        return Support()
+    return Support("its state holds all of the document up to the token itself: Causal(), or Causal() & SameSegment()")
+
+
+def course(layer: Module, context: Context, shape: tuple[int, ...], last: Array | None) -> Course:
+    """Returns the course of a call over `shape` `[B, T]`, where `last` is the segment at the end of the call before."""
+    tokens = context.tokens
     segment = jnp.zeros_like(tokens.index)
-    if tokens.segment is not None and SameSegment() in parts:
+    if tokens.segment is not None and SameSegment() in _parts(context.mask):
         segment = tokens.segment
     segment, real = jnp.broadcast_to(segment, shape), jnp.broadcast_to(tokens.index != EMPTY, shape)
     segment, real = layer.lay(segment, "batch", None), layer.lay(real, "batch", None)

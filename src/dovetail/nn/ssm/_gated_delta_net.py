@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
-from dovetail.ops import Mask, Tokens, gated_delta_rule
+from dovetail.ops import Mask, Support, gated_delta_rule
 
-from .._attention import Mixer
+from .._context import Context
 from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
+from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._course import course, log_rates, spread, step_biases
+from ._course import NO_SEGMENT, course, log_rates, spread, step_biases, supports_causal
 
 
 class GatedDeltaNet(Mixer):
@@ -36,7 +37,7 @@ class GatedDeltaNet(Mixer):
         value: Linear.Config = DenseLinear.Config()
         gate: Linear.Config = DenseLinear.Config()
         strength: Linear.Config = DenseLinear.Config()  # How far a value replaces what is there: sigmoid of this.
-        step: Linear.Config = DenseLinear.Config()  # How long the state decays: softplus of this.
+        delta: Linear.Config = DenseLinear.Config()  # How long the state decays: softplus of this.
         query_conv: CausalConv.Config = CausalConv.Config(bias=False)
         key_conv: CausalConv.Config = CausalConv.Config(bias=False)
         value_conv: CausalConv.Config = CausalConv.Config(bias=False)
@@ -55,12 +56,12 @@ class GatedDeltaNet(Mixer):
         keys = (key_heads, cfg.key_head_dim), ("kv_heads", "head_dim")
         values = (heads, cfg.value_head_dim), ("heads", "head_dim")
         one = (heads,), ("heads",)
-        shapes = {"query": keys, "key": keys, "value": values, "gate": values, "strength": one, "step": one}
+        shapes = {"query": keys, "key": keys, "value": values, "gate": values, "strength": one, "delta": one}
         linears: dict[str, Linear] = {}
         for name, (shape, axes) in shapes.items():
             ends = {"in_shape": (cfg.dim,), "in_axes": ("embed",), "out_shape": shape, "out_axes": axes}
             linears[name] = self.child(name, getattr(cfg, name).set(**ends))
-        self.query, self.key, self.value, self.gate, self.strength, self.step = linears.values()
+        self.query, self.key, self.value, self.gate, self.strength, self.delta = linears.values()
         self.query_conv = self.child("query_conv", cfg.query_conv.set(shape=keys[0], axes=keys[1]))
         self.key_conv = self.child("key_conv", cfg.key_conv.set(shape=keys[0], axes=keys[1]))
         self.value_conv = self.child("value_conv", cfg.value_conv.set(shape=values[0], axes=values[1]))
@@ -70,11 +71,16 @@ class GatedDeltaNet(Mixer):
         self._repeats = heads // key_heads
         self.param("log_rate", (heads,), axes=("heads",), init=log_rates, cast=False)
         self.param("step_bias", (heads,), axes=("heads",), init=step_biases, cast=False)
-        self.state_var("memory")
+        state = (heads, cfg.key_head_dim, cfg.value_head_dim)
+        self.state("memory", ("batch", *state), axes=("batch", "state_heads", None, None), dtype=jnp.float32)
+        self.state("segment", ("batch",), axes=("batch",), dtype=jnp.int32, init=NO_SEGMENT)
 
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        memory = self.memory if self.has_state("memory") else {}
-        read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
+    @classmethod
+    def supports(cls, mask: Mask) -> Support:
+        return supports_causal(mask)
+
+    def forward(self, x: Array, context: Context) -> Array:
+        read = course(self, context, x.shape[:2], self.segment if self.stateful else None)
         where = {"document": read.document, "count": read.length}
         x = self.lay(read.only_real(x), "batch", "seq", None)
         query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
@@ -82,7 +88,7 @@ class GatedDeltaNet(Mixer):
         key = _unit(spread(self, self.key_conv(spread(self, self.key(x)), **where)))
         value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
         strength = jax.nn.sigmoid(spread(self, self.strength(x)).astype(jnp.float32))
-        step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
+        step = jax.nn.softplus(spread(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
         real = read.real[..., None]
         query, key, value, strength, step = self.tag("qkv", (query, key, value, strength, step))
         start = jnp.zeros((x.shape[0], value.shape[2], key.shape[-1], value.shape[-1]), jnp.float32)
@@ -94,12 +100,13 @@ class GatedDeltaNet(Mixer):
             jnp.where(real, -jnp.exp(self.log_rate) * step, 0.0),
             jnp.where(real, strength, 0.0),
             document=read.document,
-            state=memory.get("state", start),
+            state=self.memory if self.stateful else start,
             chunk=self.cfg.chunk,
         )
         if self.stateful:
-            self.update("memory", {"state": state, "segment": read.segment})
-        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None))
+            self.update("memory", state)
+            self.update("segment", read.segment.astype(jnp.int32))
+        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None), context)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
         return self.lay(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
 

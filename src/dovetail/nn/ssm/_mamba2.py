@@ -12,19 +12,20 @@ from jax import Array
 
 from dovetail.config import ConfigError
 from dovetail.module import constant
-from dovetail.ops import Mask, Tokens, state_space
+from dovetail.ops import Mask, Support, state_space
 
-from .._attention import Mixer
+from .._context import Context
 from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
+from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._course import course, log_rates, spread, step_biases
+from ._course import NO_SEGMENT, course, log_rates, spread, step_biases, supports_causal
 
 
 class Mamba2(Mixer):
     """A state-space layer: keys write values into a state, queries read it.
 
-    The paper's X, B, C and delta are value, key, query and step here, its A is `-exp(log_rate)` and its D is `skip`.
+    The paper's X, B and C are value, key and query here, its A is `-exp(log_rate)` and its D is `skip`.
     Where the call keeps state, that is the state after the last token, whatever their number.
     """
 
@@ -37,7 +38,7 @@ class Mamba2(Mixer):
         value: Linear.Config = DenseLinear.Config()
         key: Linear.Config = DenseLinear.Config()
         query: Linear.Config = DenseLinear.Config()
-        step: Linear.Config = DenseLinear.Config()
+        delta: Linear.Config = DenseLinear.Config()
         value_conv: CausalConv.Config = CausalConv.Config()
         key_conv: CausalConv.Config = CausalConv.Config()
         query_conv: CausalConv.Config = CausalConv.Config()
@@ -57,12 +58,12 @@ class Mamba2(Mixer):
             raise ConfigError(f"{self!r}: num_groups ({cfg.num_groups}) must divide num_heads ({heads}).")
         wide = (heads, cfg.head_dim), ("heads", "head_dim")
         narrow = (cfg.num_groups, cfg.state_dim), ("kv_heads", "head_dim")
-        shapes = {"gate": wide, "value": wide, "key": narrow, "query": narrow, "step": ((heads,), ("heads",))}
+        shapes = {"gate": wide, "value": wide, "key": narrow, "query": narrow, "delta": ((heads,), ("heads",))}
         linears: dict[str, Linear] = {}
         for name, (shape, axes) in shapes.items():
             ends = {"in_shape": (cfg.dim,), "in_axes": ("embed",), "out_shape": shape, "out_axes": axes}
             linears[name] = self.child(name, getattr(cfg, name).set(**ends))
-        self.gate, self.value, self.key, self.query, self.step = linears.values()
+        self.gate, self.value, self.key, self.query, self.delta = linears.values()
         self.value_conv = self.child("value_conv", cfg.value_conv.set(shape=wide[0], axes=wide[1]))
         self.key_conv = self.child("key_conv", cfg.key_conv.set(shape=narrow[0], axes=narrow[1]))
         self.query_conv = self.child("query_conv", cfg.query_conv.set(shape=narrow[0], axes=narrow[1]))
@@ -71,17 +72,22 @@ class Mamba2(Mixer):
         self.out = self.child("out", back)
         for name, init in {"log_rate": log_rates, "step_bias": step_biases, "skip": constant(1.0)}.items():
             self.param(name, (heads,), axes=("heads",), init=init, cast=False)
-        self.state_var("memory")
+        state = (heads, cfg.head_dim, cfg.state_dim)
+        self.state("memory", ("batch", *state), axes=("batch", "state_heads", None, None), dtype=jnp.float32)
+        self.state("segment", ("batch",), axes=("batch",), dtype=jnp.int32, init=NO_SEGMENT)
 
-    def forward(self, x: Array, *, tokens: Tokens, positions: Array, mask: Mask) -> Array:
-        memory = self.memory if self.has_state("memory") else {}
-        read = course(self, tokens, mask, x.shape[:2], memory.get("segment"))
+    @classmethod
+    def supports(cls, mask: Mask) -> Support:
+        return supports_causal(mask)
+
+    def forward(self, x: Array, context: Context) -> Array:
+        read = course(self, context, x.shape[:2], self.segment if self.stateful else None)
         where = {"document": read.document, "count": read.length}
         x = self.lay(read.only_real(x), "batch", "seq", None)
         value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
         key = spread(self, self.key_conv(spread(self, self.key(x)), **where))
         query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
-        step = jax.nn.softplus(spread(self, self.step(x)).astype(jnp.float32) + self.step_bias)
+        step = jax.nn.softplus(spread(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
         step = spread(self, jnp.where(read.real[..., None], step, 0.0))
         value, key, query, step = self.tag("qkv", (value, key, query, step))
         start = jnp.zeros((x.shape[0], *value.shape[2:], key.shape[-1]), jnp.float32)
@@ -93,13 +99,14 @@ class Mamba2(Mixer):
             key,
             query,
             document=read.document,
-            state=memory.get("state", start),
+            state=self.memory if self.stateful else start,
             chunk=self.cfg.chunk,
         )
         if self.stateful:
-            self.update("memory", {"state": state, "segment": read.segment})
+            self.update("memory", state)
+            self.update("segment", read.segment.astype(jnp.int32))
         y = spread(self, y + self.skip[:, None] * value.astype(jnp.float32))
         y = self.lay(y, "batch", "seq", "heads", None)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
-        normed = self.norm(y.reshape(*y.shape[:2], -1)).reshape(y.shape)
+        normed = self.norm(y.reshape(*y.shape[:2], -1), context).reshape(y.shape)
         return self.lay(self.out(self.tag("attended", normed.astype(x.dtype))), "batch", "stream", None)

@@ -5,15 +5,15 @@ from dovetail.config import chain, config_for, modify
 from dovetail.models import CausalLM, MultiTokenPrediction
 from dovetail.module import normal
 from dovetail.nn import (
+    Block,
     DenseGroupedLinear,
     DenseLinear,
     Embedding,
     GatedFeedForward,
     LatentAttention,
     MoEFeedForward,
-    PreNormBlock,
-    RepeatedBlock,
-    SequenceStack,
+    Repeat,
+    Sequence,
     TopKRouter,
     YaRN,
 )
@@ -72,16 +72,16 @@ def deepseek_v3(
     )
     shared = GatedFeedForward.Config(hidden_dim=expert_dim)
     experts = MoEFeedForward.Config(hidden_dim=expert_dim, num_experts=num_experts, router=router, shared=shared)
-    dense = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    dense = Block.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
     sparse = dense.set(ffn=experts)
     stacks = (
-        RepeatedBlock.Config(layer=dense, num_layers=num_dense_layers),
-        RepeatedBlock.Config(layer=sparse, num_layers=num_layers - num_dense_layers),
+        Repeat.Config(layer=dense, num_layers=num_dense_layers),
+        Repeat.Config(layer=sparse, num_layers=num_layers - num_dense_layers),
     )
     model = CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
-        stack=SequenceStack.Config(stacks=stacks),
+        stack=Sequence.Config(layers=stacks),
         predictions=(MultiTokenPrediction.Config(block=sparse),) * num_predictions,
     )
     init = config_for(normal, stddev=0.006)

@@ -5,7 +5,7 @@ import jax
 
 from dovetail.config import config_for
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, GatedFeedForward, PatternStack, RMSNorm, SandwichBlock, pattern_of
+from dovetail.nn import Attention, Block, GatedFeedForward, Repeat, RMSNorm, pattern_of
 from dovetail.ops import gated
 
 
@@ -33,7 +33,7 @@ def gemma2(
     attention = Attention.Config(
         num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=query_scale**-0.5, soft_cap=50.0
     )
-    block = SandwichBlock.Config(
+    block = Block.Config(
         mixer_norm=norm,
         mixer=attention,
         mixer_out_norm=norm,
@@ -45,7 +45,7 @@ def gemma2(
         vocab_size=vocab_size,
         dim=dim,
         embedding_scale=dim**0.5,
-        stack=PatternStack.Config(pattern=pattern_of(block, {"mixer.window": (window, None)}), num_layers=num_layers),
+        stack=Repeat.Config(layer=pattern_of(block, {"mixer.window": (window, None)}), num_layers=num_layers),
         norm=norm,
         head=None,
         logit_cap=30.0,

@@ -7,12 +7,12 @@ from dovetail.config import config_for
 from dovetail.models import CausalLM
 from dovetail.nn import (
     Attention,
+    Block,
     GatedFeedForward,
     LinearRoPE,
-    PatternStack,
+    Repeat,
     RMSNorm,
     RoPE,
-    SandwichBlock,
     pattern_of,
 )
 from dovetail.ops import gated
@@ -50,7 +50,7 @@ def gemma3(
         query_norm=norm,
         key_norm=norm,
     )
-    block = SandwichBlock.Config(
+    block = Block.Config(
         mixer_norm=norm,
         mixer=attention,
         mixer_out_norm=norm,
@@ -67,7 +67,7 @@ def gemma3(
         vocab_size=vocab_size,
         dim=dim,
         embedding_scale=dim**0.5,
-        stack=PatternStack.Config(pattern=pattern_of(block, changes), num_layers=num_layers),
+        stack=Repeat.Config(layer=pattern_of(block, changes), num_layers=num_layers),
         norm=norm,
         head=None,
     )

@@ -8,13 +8,13 @@ from dovetail.models import CausalLM
 from dovetail.module import normal
 from dovetail.nn import (
     Attention,
+    Block,
     DenseFeedForward,
     DenseLinear,
     LayerNorm,
     LearnedPosition,
     NoRotary,
-    PreNormBlock,
-    RepeatedBlock,
+    Repeat,
 )
 
 
@@ -31,7 +31,7 @@ def gpt2(
     attention = Attention.Config(
         num_heads=num_heads, query=linear, key=linear, value=linear, out=added, rotary=NoRotary.Config()
     )
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer_norm=LayerNorm.Config(),
         mixer=attention,
         ffn_norm=LayerNorm.Config(),
@@ -41,7 +41,7 @@ def gpt2(
         vocab_size=vocab_size,
         dim=dim,
         position=LearnedPosition.Config(max_length=max_length),
-        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        stack=Repeat.Config(layer=block, num_layers=num_layers),
         norm=LayerNorm.Config(),
         head=None,
     ).set_in("dropout.rate", dropout)

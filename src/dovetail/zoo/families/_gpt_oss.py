@@ -5,11 +5,11 @@ from dovetail.config import config_for
 from dovetail.models import CausalLM
 from dovetail.nn import (
     Attention,
+    Block,
     DenseGroupedLinear,
     DenseLinear,
     MoEFeedForward,
-    PatternStack,
-    PreNormBlock,
+    Repeat,
     RMSNorm,
     TopKRouter,
     YaRN,
@@ -63,7 +63,7 @@ def gpt_oss(
         up=each,
         down=each,
     )
-    block = PreNormBlock.Config(mixer_norm=norm, mixer=attention, ffn_norm=norm, ffn=experts)
+    block = Block.Config(mixer_norm=norm, mixer=attention, ffn_norm=norm, ffn=experts)
     pattern = pattern_of(block, {"mixer.window": (window, None)})
-    stack = PatternStack.Config(pattern=pattern, num_layers=num_layers)
+    stack = Repeat.Config(layer=pattern, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)

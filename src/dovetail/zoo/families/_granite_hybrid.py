@@ -2,7 +2,7 @@
 """Granite 4.0 H, dense."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, GatedFeedForward, Mamba2, NoRotary, PatternStack, PreNormBlock, RMSNorm
+from dovetail.nn import Attention, Block, GatedFeedForward, Mamba2, NoRotary, Repeat, RMSNorm
 
 
 def granite_hybrid(
@@ -28,12 +28,12 @@ def granite_hybrid(
         attention_at: the layer with attention among `period` layers, from 0.
     """
     norm = RMSNorm.Config(eps=1e-5)
-    mamba = PreNormBlock.Config(
+    mamba = Block.Config(
         mixer_norm=norm,
         mixer=Mamba2.Config(head_dim=mamba_head_dim, state_dim=state_dim),
         ffn_norm=norm,
         ffn=GatedFeedForward.Config(hidden_dim=hidden_dim),
-        added_scale=0.22,
+        residual_scale=0.22,
     )
     attention = mamba.set(
         mixer=Attention.Config(
@@ -45,7 +45,7 @@ def granite_hybrid(
         vocab_size=vocab_size,
         dim=dim,
         embedding_scale=12.0,
-        stack=PatternStack.Config(pattern=pattern, num_layers=num_layers),
+        stack=Repeat.Config(layer=pattern, num_layers=num_layers),
         norm=norm,
         head=None,
         logit_scale=logit_scale,

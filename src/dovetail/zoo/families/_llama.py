@@ -4,11 +4,11 @@
 from dovetail.models import CausalLM
 from dovetail.nn import (
     Attention,
+    Block,
     DenseLinear,
     GatedFeedForward,
     Llama3RoPE,
-    PreNormBlock,
-    RepeatedBlock,
+    Repeat,
     RMSNorm,
     RoPE,
 )
@@ -37,7 +37,7 @@ def llama(
     """
     norm = RMSNorm.Config(eps=eps)
     rotary = RoPE.Config(theta=theta) if rope_factor is None else Llama3RoPE.Config(theta=theta, factor=rope_factor)
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer_norm=norm,
         mixer=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads, rotary=rotary),
         ffn_norm=norm,
@@ -46,7 +46,7 @@ def llama(
     return CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
-        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        stack=Repeat.Config(layer=block, num_layers=num_layers),
         norm=norm,
         head=None if tied else DenseLinear.Config(),
     )

@@ -4,7 +4,7 @@
 from dovetail.config import config_for
 from dovetail.models import CausalLM
 from dovetail.module import variance_scaling
-from dovetail.nn import DenseLinear, Mamba2, MixerBlock, RepeatedBlock, RMSNorm
+from dovetail.nn import Block, DenseLinear, Mamba2, Repeat, RMSNorm
 
 
 def mamba2(*, vocab_size: int, dim: int, num_layers: int, head_dim: int = 64, state_dim: int = 128) -> CausalLM.Config:
@@ -26,5 +26,6 @@ def mamba2(*, vocab_size: int, dim: int, num_layers: int, head_dim: int = 64, st
         step=linear,
         out=added,
     )
-    stack = RepeatedBlock.Config(layer=MixerBlock.Config(norm=norm, mixer=mixer), num_layers=num_layers)
+    block = Block.Config(mixer_norm=norm, mixer=mixer, ffn=None, ffn_norm=None)
+    stack = Repeat.Config(layer=block, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm, head=None)

@@ -2,7 +2,7 @@
 """Mistral."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, GatedFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE
+from dovetail.nn import Attention, Block, GatedFeedForward, Repeat, RMSNorm, RoPE
 
 
 def mistral(
@@ -24,8 +24,8 @@ def mistral(
     attention = Attention.Config(
         num_heads=num_heads, num_kv_heads=num_kv_heads, window=window, rotary=RoPE.Config(theta=theta)
     )
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer_norm=norm, mixer=attention, ffn_norm=norm, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim)
     )
-    stack = RepeatedBlock.Config(layer=block, num_layers=num_layers)
+    stack = Repeat.Config(layer=block, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)

@@ -2,7 +2,7 @@
 """Mixtral."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, MoEFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE, TopKRouter
+from dovetail.nn import Attention, Block, MoEFeedForward, Repeat, RMSNorm, RoPE, TopKRouter
 
 
 def mixtral(
@@ -26,11 +26,11 @@ def mixtral(
     """
     norm = RMSNorm.Config(eps=1e-5)
     router = TopKRouter.Config(top_k=top_k)
-    block = PreNormBlock.Config(
+    block = Block.Config(
         mixer_norm=norm,
         mixer=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads, rotary=RoPE.Config(theta=theta)),
         ffn_norm=norm,
         ffn=MoEFeedForward.Config(hidden_dim=hidden_dim, num_experts=num_experts, router=router),
     )
-    stack = RepeatedBlock.Config(layer=block, num_layers=num_layers)
+    stack = Repeat.Config(layer=block, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)

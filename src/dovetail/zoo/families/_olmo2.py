@@ -4,7 +4,7 @@
 from dovetail.config import config_for, modify
 from dovetail.models import CausalLM
 from dovetail.module import normal
-from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PostNormBlock, RepeatedBlock, RMSNorm, RoPE
+from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RMSNorm, RoPE
 
 
 def olmo2(
@@ -29,7 +29,14 @@ def olmo2(
         norm_over="all_heads",
         rotary=RoPE.Config(theta=theta),
     )
-    block = PostNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
-    stack = RepeatedBlock.Config(layer=block, num_layers=num_layers)
+    block = Block.Config(
+        mixer_norm=None,
+        mixer=attention,
+        mixer_out_norm=RMSNorm.Config(),
+        ffn_norm=None,
+        ffn=GatedFeedForward.Config(hidden_dim=hidden_dim),
+        ffn_out_norm=RMSNorm.Config(),
+    )
+    stack = Repeat.Config(layer=block, num_layers=num_layers)
     model = CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, z_loss=1e-5)
     return modify(DenseLinear.Config, lambda linear: linear.set(init=config_for(normal, stddev=0.02)))(model)

@@ -2,7 +2,7 @@
 """Qwen 2 and 2.5."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PreNormBlock, RepeatedBlock, RoPE
+from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RoPE
 
 
 def qwen2(
@@ -30,10 +30,10 @@ def qwen2(
         value=biased,
         rotary=RoPE.Config(theta=theta),
     )
-    block = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    block = Block.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
     return CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
-        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        stack=Repeat.Config(layer=block, num_layers=num_layers),
         head=None if tied else DenseLinear.Config(),
     )

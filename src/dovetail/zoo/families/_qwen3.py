@@ -2,7 +2,7 @@
 """Qwen 3, dense."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, DenseLinear, GatedFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE
+from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RMSNorm, RoPE
 
 
 def qwen3(
@@ -29,10 +29,10 @@ def qwen3(
         key_norm=RMSNorm.Config(),
         rotary=RoPE.Config(theta=theta),
     )
-    block = PreNormBlock.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
+    block = Block.Config(mixer=attention, ffn=GatedFeedForward.Config(hidden_dim=hidden_dim))
     return CausalLM.Config(
         vocab_size=vocab_size,
         dim=dim,
-        stack=RepeatedBlock.Config(layer=block, num_layers=num_layers),
+        stack=Repeat.Config(layer=block, num_layers=num_layers),
         head=None if tied else DenseLinear.Config(),
     )

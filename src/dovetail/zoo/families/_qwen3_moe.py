@@ -2,7 +2,7 @@
 """Qwen 3 with experts."""
 
 from dovetail.models import CausalLM
-from dovetail.nn import Attention, MoEFeedForward, PreNormBlock, RepeatedBlock, RMSNorm, RoPE, TopKRouter
+from dovetail.nn import Attention, Block, MoEFeedForward, Repeat, RMSNorm, RoPE, TopKRouter
 
 
 def qwen3_moe(
@@ -35,5 +35,5 @@ def qwen3_moe(
     )
     router = TopKRouter.Config(top_k=top_k)
     experts = MoEFeedForward.Config(hidden_dim=hidden_dim, num_experts=num_experts, router=router)
-    stack = RepeatedBlock.Config(layer=PreNormBlock.Config(mixer=attention, ffn=experts), num_layers=num_layers)
+    stack = Repeat.Config(layer=Block.Config(mixer=attention, ffn=experts), num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack)

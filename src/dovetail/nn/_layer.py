@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers, and layers made of layers: `Repeat`, the same many times, and `Sequence`, one after the other.
+
+Shape letters: B batch, T time, D model dim.
+"""
+
+import abc
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+from jax import Array
+
+from dovetail.config import REQUIRED, ConfigError
+from dovetail.module import Loop, Module, repeat
+
+from ._context import Context
+
+
+class Layer(Module, abc.ABC):
+    """The interface of what a model is made of: mixers, feed-forwards, blocks, and stacks of them."""
+
+    class Config(Module.Config):
+        dim: int = REQUIRED
+
+    @abc.abstractmethod
+    def forward(self, x: Array, context: Context) -> Array:
+        """Maps `[B, T, D]` to the same shape."""
+
+
+class Repeat(Layer):
+    """The same layer `num_layers` times, each with parameters and state of its own; or a pattern of layers, in turn.
+
+    The parameters are stacked along a new first dimension, the logical axis "layers"; a layer is compiled once. With
+    a pattern of P layers, those of layer i are entry `i // P` of `layer[i % P]`. Where P does not divide `num_layers`,
+    the last layers are the first of the pattern once more; their parameters, not stacked, are `layer[P]`,
+    `layer[P + 1]` and so on.
+    """
+
+    class Config(Layer.Config):
+        layer: Layer.Config | tuple[Layer.Config, ...] = REQUIRED
+        num_layers: int = REQUIRED
+        loop: Loop = "scan"  # Compile the layer once, or each time it runs.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        pattern = cfg.layer if isinstance(cfg.layer, tuple) else (cfg.layer,)
+        if not 1 <= len(pattern) <= cfg.num_layers:
+            raise ConfigError(
+                f"{self!r}: num_layers is {cfg.num_layers}, for {len(pattern)} layers in turn.\n"
+                "  Expected at least one layer, and a number of at least as many."
+            )
+        self._count, left = divmod(cfg.num_layers, len(pattern))
+
+        def child(i: int, stack: int) -> Layer:
+            name = f"layer[{i}]" if isinstance(cfg.layer, tuple) else "layer"
+            return self.child(name, pattern[i % len(pattern)].set(dim=cfg.dim), stack=stack)
+
+        self.layers = [child(i, self._count) for i in range(len(pattern))]
+        self.last = [child(len(pattern) + i, 0) for i in range(left)]
+
+    def forward(self, x: Array, context: Context) -> Array:
+        x = repeat(self, self.layers, self._count, self.cfg.loop, x, context)
+        for layer in self.last:
+            x = layer(x, context.later(self.published))
+        return x
+
+
+class Sequence(Layer):
+    """Layers one after the other: three dense ones, then 58 with experts."""
+
+    class Config(Layer.Config):
+        layers: tuple[Layer.Config, ...] = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.layers = [self.child(f"layers[{i}]", layer.set(dim=cfg.dim)) for i, layer in enumerate(cfg.layers)]
+
+    def forward(self, x: Array, context: Context) -> Array:
+        for layer in self.layers:
+            x = layer(x, context.later(self.published))
+        return x
+
+
+def pattern_of(layer: Layer.Config, changes: Mapping[str, Ordered[Any]]) -> tuple[Layer.Config, ...]:
+    """Returns copies of a layer that differ at some paths: `pattern_of(block, {"mixer.window": (512, 512, None)})`."""
+    lengths = {path: len(values) for path, values in changes.items()}
+    if len(set(lengths.values())) != 1:
+        raise ConfigError(f"pattern_of: expected as many values for each path, found {lengths}.")
+    pattern = [layer] * next(iter(lengths.values()))
+    for path, values in changes.items():
+        pattern = [each.set_in(path, value) for each, value in zip(pattern, values, strict=True)]
+    return tuple(pattern)
