@@ -48,7 +48,7 @@ class Context:
         raise ModuleError(
             f"the context has no {name!r}. The model gives {sorted(self.given) or 'nothing'}, and layers before have\n"
             f"  published {sorted(self.shared) or 'nothing'}.\n"
-            f"  The model can give it, model(..., given={{{name!r}: ...}}), or a layer that comes before can publish it,\n"
+            f"  The model can give it, model(..., given={{{name!r}: ...}}), or a layer before this can publish it,\n"
             f"  self.publish({name!r}, ...). A layer that may be the first asks by context.get({name!r}, otherwise)."
         )
 
