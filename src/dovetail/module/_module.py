@@ -256,7 +256,7 @@ class Module(Component):
         """
         scope = self._scope("to run a method")
         owner: Any = getattr(method, "__self__", method)
-        function: Any = getattr(method, "__func__", None) or getattr(type(owner), "forward", None)
+        function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
         public = getattr(function, "unscoped", None)
         if getattr(owner, "_parent", None) is not self or public is None:
             raise ModuleError(f"{self!r} runs {method!r} without gradient. Expected a public method of its children.")
