@@ -74,7 +74,7 @@ def start(
     name, on = split_hardware(name, on)
     check(name, overrides, on)
     _import(mesh)
-    from dovetail.launch import start_devices
+    from dovetail.hardware import start_devices
 
     needed = resolve(name, overrides, mesh, change=change).mesh if on is None or mesh else hardware(on)
     start_devices(needed, os.environ)

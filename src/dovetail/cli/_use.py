@@ -24,7 +24,7 @@ def start_run(
     if on is not None:
         hardware(on)
     cfg, files = resolve_run(directory, overrides, step)  # First: it finds what is wrong before JAX is imported.
-    from dovetail.launch import start_devices
+    from dovetail.hardware import start_devices
     from dovetail.parallel import parse_mesh, shrink
 
     given = parse_mesh(mesh, cfg.mesh) if mesh is not None else None

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.config import REQUIRED, Component, ConfigError, override
 
 from ._catalogue import Hardware
 
@@ -20,6 +20,18 @@ class MeshRule(Component, abc.ABC):
     @abc.abstractmethod
     def apply(self, cfg: Any, hardware: Hardware) -> Any:
         """Returns the config with mesh, remat, kernels, precision and compiler options for this hardware."""
+
+
+class Changes(MeshRule):
+    """A user's rule: what another rule makes, with some fields changed."""
+
+    class Config(MeshRule.Config):
+        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
+        base: MeshRule.Config | None = None  # None: the recipe as it is.
+
+    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
+        return override(base, self.cfg.changes)
 
 
 def rule_for(rules: Sequence[MeshRule.Config], hardware: Hardware) -> MeshRule.Config:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.config import REQUIRED, ConfigError, replace_all
 from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
@@ -19,18 +19,6 @@ _MICROBATCHES = 64  # The most that a rule splits a batch into.
 _REACHED = 0.5  # Of its peak, what a chip reaches.
 _BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
 _ROUNDS = 16  # ... if there are so many rounds at most.
-
-
-class Changes(MeshRule):
-    """A user's rule: what another rule makes, with some fields changed."""
-
-    class Config(MeshRule.Config):
-        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
-        base: MeshRule.Config | None = None  # None: the recipe as it is.
-
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
-        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
-        return override(base, self.cfg.changes)
 
 
 class Fitted(MeshRule):
