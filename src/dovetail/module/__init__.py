@@ -8,6 +8,7 @@ from ._context import Params as Params
 from ._context import State as State
 from ._context import per_layer as per_layer
 from ._layout import Axes as Axes
+from ._layout import Exchange as Exchange
 from ._layout import Layers as Layers
 from ._layout import Layout as Layout
 from ._lift import Key as Key
@@ -22,6 +23,7 @@ from ._param import normal as normal
 from ._param import pseudo_loss as pseudo_loss
 from ._param import variance_scaling as variance_scaling
 from ._remat import Remat as Remat
+from ._remat import kernel_result as kernel_result
 from ._structure import Repeat as Repeat
 from ._structure import Sequence as Sequence
 from ._structure import repeat as repeat

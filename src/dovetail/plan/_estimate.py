@@ -98,7 +98,7 @@ def gathered_bytes(model: Model, mesh: Mesh) -> float:
     """Returns what the parameters of one layer of each loop take on a device while they are used, in 16 bits."""
     layout, gathered, total = MeshLayout(mesh), set(mesh.rules.gathered), 0.0
     for _, spec in flat_specs(model.specs, ""):
-        if _in_loop(spec):
+        if spec.stack:  # In a loop over layers.
             kept = [tuple(axis for axis in axes if axis not in gathered) for axes in layout.stored_axes(spec)[1:]]
             total += 2 * math.prod(spec.shape[1:]) / math.prod(layout.shards(axes) for axes in kept)
     return total
@@ -159,10 +159,6 @@ def kept_bytes(cfg: Any, tokens: int, dtype: str) -> int:
         return [leaf for leaf in jax.tree.leaves(pullback) if id(leaf) not in given]
 
     return _bytes(jax.eval_shape(kept, abstract(model), abstract_batch(1, tokens)))
-
-
-def _in_loop(spec: Any) -> bool:
-    return spec.axes[:1] == ("layers",)
 
 
 def _bytes(tree: Any) -> int:
