@@ -58,6 +58,7 @@ def test_every_recipe_gets_a_mesh_that_divides_it(name, on):
 def test_the_estimate_of_what_was_chosen_is_below_the_limit(on):
     cfg, chip = on_hardware(recipe("llama3-8b"), on), hardware(on).chip
     about = describe(cfg)
+    assert cfg.remat is not None
     needed = state_bytes(about, cfg.mesh) + 2 * gathered_bytes(about, cfg.mesh)
     needed += activation_bytes(cfg, cfg.mesh, cfg.num_microbatches, cfg.remat)
     assert chip.hbm_bytes is not None
