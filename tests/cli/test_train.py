@@ -68,7 +68,7 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, mon
     assert json.loads(capsys.readouterr().out).keys() == {"step", "eval/loss", "eval/accuracy", "eval/tokens"}
     assert main(["eval", str(tmp_path / "run"), "--step", "7"]) == 2
     assert "there is no step 7, only" in capsys.readouterr().err
-    assert resolve(str(tmp_path / "run")).steps == 3
+    assert resolve(str(tmp_path / "run")).cfg.steps == 3
 
 
 def test_a_sequence_longer_than_there_are_positions_is_refused_before_anything_is_written(capsys, tmp_path):

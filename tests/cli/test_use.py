@@ -47,8 +47,8 @@ def test_eval_reads_all_of_a_text_that_is_given(run, capsys, tmp_path):
 
 def test_hardware_and_a_mesh_can_both_be_chosen(run, monkeypatch):
     monkeypatch.setattr("jax.devices", lambda *_: [])  # Nothing is computed: the config says it all.
-    cfg, _ = start_run(run[0], ["steps=9"], None, "tensor=2", "cpu-8")
-    alone, _ = start_run(run[0], ["steps=9"], None, None, "cpu-8")
+    cfg = start_run(run[0], ["steps=9"], None, "tensor=2", "cpu-8").cfg
+    alone = start_run(run[0], ["steps=9"], None, None, "cpu-8").cfg
     assert (cfg.mesh.text(), cfg.steps) == ("tensor=2", 9)
     assert alone.mesh.num_devices == 8
     assert cfg.set(mesh=alone.mesh) == alone

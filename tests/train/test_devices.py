@@ -73,7 +73,7 @@ def test_a_length_to_evaluate_that_the_mesh_does_not_divide_is_refused_at_the_st
 PROGRAM = """
 import os, sys
 from dovetail.config import from_json
-from dovetail.launch import start_devices
+from dovetail.hardware import start_devices
 
 cfg = from_json(sys.argv[1])
 start_devices(cfg.mesh, os.environ)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.hardware import hardware
 
-from ._resolve import check, resolve, start
+from ._resolve import resolve
 
 _SHOWN = 12  # Rows of the table of memory.
 _TOO_LARGE = 3  # Exit code.
@@ -25,14 +25,12 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _compile(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
-    check(args.recipe, args.overrides, args.on)
     found = hardware(args.on)
     # Only CPUs are compiled for as devices that are here; others are described.
-    resolved = start if found.chip.platform == "cpu" else resolve
-    cfg = resolved(args.recipe, args.overrides, on=args.on)
+    run = resolve(args.recipe, args.overrides, on=args.on, devices=found.chip.platform == "cpu")
     from dovetail.plan import compiled
 
-    report, cached = compiled(cfg, found, use_cache=not args.no_cache)
+    report, cached = compiled(run.cfg, found, use_cache=not args.no_cache)
     if args.json:
         print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))
     else:

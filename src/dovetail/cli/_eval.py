@@ -19,17 +19,18 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 def _eval(args: argparse.Namespace) -> int:
     text, overrides = text_and_overrides(args)
-    cfg, files = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
+    run = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
     from dovetail.train import eval_input_of, load_trained
 
+    cfg = run.cfg
     if text:
         from dovetail.zoo.recipes import eval_on_text
 
         cfg = eval_on_text(cfg, text)
-    data = eval_input_of(cfg, files)
+    data = eval_input_of(cfg, run.files)
     if data is None:
         raise ConfigError("this run has no data to evaluate on (eval_input is None). Name a text: --text FILE")
-    trained = load_trained(cfg, files=files, step=args.step)
+    trained = load_trained(cfg, files=run.files, step=args.step)
     found = {"step": trained.step, **trained.evaluate(data)}
     if args.json:
         print(json.dumps(found, indent=2))

@@ -19,10 +19,11 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    cfg, files = start_run(args.directory, args.overrides, args.step, args.mesh, args.on)
+    run = start_run(args.directory, args.overrides, args.step, args.mesh, args.on)
     from dovetail.train import escaped, load_trained, visible
 
-    trained = load_trained(cfg, files=files, step=args.step)
+    trained = load_trained(run.cfg, files=run.files, step=args.step)
+    cfg = run.cfg
     found = trained.timed_sample(args.prompt, seed=args.seed, max_new=cfg.sample_tokens, sampling=cfg.sampling)
     rate = found.tokens / found.seconds
     if args.json:

@@ -2,10 +2,13 @@
 """`dovetail show RECIPE --mesh ...`: each parameter on a mesh."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.train import Trainer
 
 
-def show_mesh(cfg: Any, as_json: bool) -> int:
+def show_mesh(cfg: "Trainer.Config", as_json: bool) -> int:
     """Prints what splits each parameter, and how much of it a device holds; raises if the mesh cannot work."""
     from dovetail.module import specs
     from dovetail.parallel import Batch, check_fit, placed, placement_text

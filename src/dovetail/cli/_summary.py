@@ -3,12 +3,16 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import Outlined, built_configs, missing_fields, outline
 from dovetail.progress import phase
 
 from ._table import operations, short, size, table
+
+if TYPE_CHECKING:
+    from dovetail.plan import Estimate
+    from dovetail.train import Trainer
 
 _HEAD = ("part", "made by", "parameters", "FLOPs/token", "memory", "settings")
 _AXES = (
@@ -21,7 +25,7 @@ _AXES = (
 )  # Not shown: `show --mesh` says what they lead to.
 
 
-def print_summary(name: str, cfg: Any, memory: Any = None) -> None:
+def print_summary(name: str, cfg: "Trainer.Config", memory: "Estimate | None" = None) -> None:
     """Prints what the config of a trainer is made of: in colours in a terminal, else as plain text.
 
     Args:
@@ -45,7 +49,7 @@ def print_summary(name: str, cfg: Any, memory: Any = None) -> None:
         print(f"to be set: {' '.join(f'{path}=...' for path in missing)}")
 
 
-def parts_in_print(cfg: Any) -> tuple[list[Outlined], dict[str, Any]]:
+def parts_in_print(cfg: "Trainer.Config") -> tuple[list[Outlined], dict[str, Any]]:
     """Returns the parts of a run as they are built, and by path what each takes by itself."""
     from dovetail.module import specs
     from dovetail.train import parts_of
@@ -119,7 +123,7 @@ def _settings(node: Outlined, missing: Sequence[str]) -> str:
     return " ".join([*shown, *(f"{name}=?" for name in unset)])
 
 
-def _totals(name: str, cfg: Any, own: Any, activations: int) -> Iterable[str]:
+def _totals(name: str, cfg: "Trainer.Config", own: Any, activations: int) -> Iterable[str]:
     rows, length = cfg.input.batch_size, cfg.input.seq_len
     parameters, weights, optimizer, flops, full = (sum(each) for each in zip(*own.values(), strict=True))
     yield f"{name}: {parameters:,} parameters"
@@ -131,7 +135,7 @@ def _totals(name: str, cfg: Any, own: Any, activations: int) -> Iterable[str]:
     yield f"memory of activations for the backward pass: {kept} (remat {cfg.remat or 'as the model says'})"
 
 
-def _on_hardware(cfg: Any, memory: Any) -> Iterable[str]:
+def _on_hardware(cfg: "Trainer.Config", memory: "Estimate | None") -> Iterable[str]:
     if cfg.mesh.num_devices > 1:
         yield f"mesh: {cfg.mesh.text()}, {cfg.mesh.num_devices:,} devices"
     if memory is not None:

@@ -27,7 +27,7 @@ _INPUTS = {"tokens": "int32", "targets": "int32", "weights": "float32", "segment
 class Built:
     """A model: its config, the module, and the specs of its parameters, as a tree and by path."""
 
-    cfg: Any
+    cfg: Module.Config
     module: Module
     tree: Any
     specs: Specs
@@ -44,7 +44,7 @@ class Built:
         return count_flops(eval_step(self.module, dtype=None), abstract(self.module), inputs) / (2 * ROWS * TOKENS)
 
 
-def built(cfg: Any) -> Built:
+def built(cfg: Module.Config) -> Built:
     """Builds the model of a config."""
     module = cfg.build(path="model")
     tree = specs(module)

@@ -9,6 +9,7 @@ from ._context import Params as Params
 from ._context import State as State
 from ._context import per_layer as per_layer
 from ._layout import Axes as Axes
+from ._layout import Exchange as Exchange
 from ._layout import Layers as Layers
 from ._layout import Layout as Layout
 from ._lift import Key as Key
@@ -26,6 +27,7 @@ from ._param import variance_scaling as variance_scaling
 from ._published import Published as Published
 from ._published import after as after
 from ._remat import Remat as Remat
+from ._remat import kernel_result as kernel_result
 from ._state import SizedState as SizedState
 from ._state import StateSpec as StateSpec
 from ._state import StateSpecs as StateSpecs

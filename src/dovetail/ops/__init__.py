@@ -70,10 +70,13 @@ from ._state_space import state_space as state_space
 from ._work import Work as Work
 from ._work import by_definition as by_definition
 from ._work import is_counted as is_counted
+from ._work import is_rare as is_rare
+from ._work import rarely as rarely
 from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
 from .kernels._neuron import NeuronAttention as NeuronAttention
 from .kernels._splash import SplashAttention as SplashAttention
 from .kernels._triton import TritonAttention as TritonAttention
+from .kernels._triton import stated_flops as stated_flops
 from .kernels._triton_grouped import TritonGroupedMatmul as TritonGroupedMatmul

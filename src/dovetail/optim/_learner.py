@@ -12,7 +12,6 @@ from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.module import ParamSpec
-from dovetail.ops import target
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
@@ -58,9 +57,19 @@ class Learner(Component):
         trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
-    def __init__(self, cfg: Config, *, specs: Any, steps: int | None = None, **kwargs: Any) -> None:
-        """`steps` are those of the run, with which a schedule ends that says nothing else."""
+    def __init__(
+        self, cfg: Config, *, specs: Any, steps: int | None = None, branches: bool = True, **kwargs: Any
+    ) -> None:
+        """Builds it for parameters with these specs.
+
+        Args:
+            steps: those of the run, with which a schedule ends that says nothing else.
+            branches: whether a step that may be skipped is a branch of the program, which is faster on CPUs. The
+                compilers for accelerators would copy the whole state to leave it; without, they choose between two
+                numbers where they compute one of them.
+        """
         super().__init__(cfg, **kwargs)
+        self._branches = branches
         expect(self, "clip_norm", cfg.clip_norm is None or 0 < cfg.clip_norm < math.inf, "a positive number, or None")
         self.schedule: Schedule = self._child("schedule", steps=steps)
         self.ema: EMA | None = self._child("ema")
@@ -133,7 +142,7 @@ class Learner(Component):
             norms = {"update_norm": jnp.zeros(())} if self.cfg.report_update_norm else {}
             return params, state.num_updates, state.optimizer, state.ema, norms
 
-        new, count, optimizer, ema, norms = _either(accepted, change, stay) if self.skip else change()
+        new, count, optimizer, ema, norms = self._either(accepted, change, stay) if self.skip else change()
         skipped = state.num_skipped + (~accepted).astype(jnp.int32)
         metrics = {
             "learning_rate": rate,
@@ -170,6 +179,12 @@ class Learner(Component):
         """Returns a tree like the parameters without those that are frozen."""
         return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.frozen else x, self._specs, tree)
 
+    def _either(self, accepted: Array, change: Callable[[], Any], stay: Callable[[], Any]) -> Any:
+        """Returns what `change` returns if a step is accepted, else what `stay` returns."""
+        if self._branches:
+            return jax.lax.cond(accepted, change, stay)
+        return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
+
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
 
@@ -184,17 +199,6 @@ class Learner(Component):
             raise ConfigError(
                 f"{where(self)}: the parameters differ from the specs it was built with:{''.join(lines[:10])}{more}"
             )
-
-
-def _either(accepted: Array, change: Callable[[], Any], stay: Callable[[], Any]) -> Any:
-    """Returns what `change` returns if a step is accepted, else what `stay` returns.
-
-    On CPU by a branch, which is faster there. The compilers for accelerators would copy the whole state to leave a
-    branch, but choose between two numbers where they compute one of them.
-    """
-    if target() == "cpu":
-        return jax.lax.cond(accepted, change, stay)
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
 
 
 def _changed(spec: ParamSpec, value: Array, update: Any, how: Any) -> Array:

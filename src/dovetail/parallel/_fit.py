@@ -52,7 +52,7 @@ def _problems(mesh: Mesh, specs: Any, batch: Batch) -> Iterator[str]:
     for path, spec in flat.items():
         yield from _uneven(path, spec, layout)
     yield from _uneven_batch(layout, batch)
-    loops = sorted({spec.shape[0] for spec in flat.values() if spec.axes[:1] == ("layers",)})
+    loops = sorted({spec.shape[0] for spec in flat.values() if spec.stack})
     pieces = mesh.sizes["pipeline"] * mesh.rounds
     if mesh.sizes["pipeline"] > 1 and not loops:
         yield "pipeline: the model has no loop over layers that could be split."

@@ -26,7 +26,7 @@ from dovetail.hardware import Hardware
 from dovetail.module import specs
 from dovetail.ops import Choice, kernel_choices
 from dovetail.progress import phase
-from dovetail.train import Program, size_of
+from dovetail.train import Program, Trainer, size_of
 
 from ._estimate import GIB, usable_bytes
 
@@ -63,7 +63,7 @@ class Report(NamedTuple):
 class Lowered(NamedTuple):
     """A training step for some hardware, ready for its compiler."""
 
-    cfg: Any
+    cfg: Trainer.Config
     hardware: Hardware
     program: Program
     traced: Any  # `jax.stages.Traced`
@@ -71,7 +71,7 @@ class Lowered(NamedTuple):
     choices: list[Choice]
 
 
-def lower_step(cfg: Any, hardware: Hardware) -> Lowered:
+def lower_step(cfg: Trainer.Config, hardware: Hardware) -> Lowered:
     """Traces the training step of the config of a trainer, which `on_hardware` returned."""
     program = Program(cfg, described_devices(hardware))
     with phase("tracing"), kernel_choices() as choices:

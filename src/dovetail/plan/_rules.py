@@ -4,33 +4,23 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.config import REQUIRED, ConfigBase, ConfigError, replace_all
 from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
 from dovetail.parallel import Batch, Mesh, divisors, fits
+from dovetail.train import Trainer
 
 from ._advice import advice
 from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes
 
+_C = TypeVar("_C", bound=ConfigBase)
 _MICROBATCHES = 64  # The most that a rule splits a batch into.
 _REACHED = 0.5  # Of its peak, what a chip reaches.
 _BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
 _ROUNDS = 16  # ... if there are so many rounds at most.
-
-
-class Changes(MeshRule):
-    """A user's rule: what another rule makes, with some fields changed."""
-
-    class Config(MeshRule.Config):
-        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
-        base: MeshRule.Config | None = None  # None: the recipe as it is.
-
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
-        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
-        return override(base, self.cfg.changes)
 
 
 class Fitted(MeshRule):
@@ -58,7 +48,8 @@ class Fitted(MeshRule):
         pipeline: int = 1  # Into how many stages the layers may be split, where the network is too slow to gather all.
         memory: float = 0.85  # Of what the chip has: the highest estimate.
 
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+    def apply(self, cfg: _C, hardware: Hardware) -> _C:
+        assert isinstance(cfg, Trainer.Config)
         attention = PreferredAttention.Config(kernels=self.cfg.attention)
         products = PreferredGroupedMatmul.Config(kernels=self.cfg.grouped_matmul)
         kernels = {AttentionKernel.Config: lambda _: attention, GroupedMatmul.Config: lambda _: products}
@@ -70,7 +61,7 @@ class Fitted(MeshRule):
         parts, remat = self._memory(cfg, about, mesh, hardware)
         return cfg.set(mesh=mesh, num_microbatches=parts, remat=remat)
 
-    def _mesh(self, cfg: Any, model: Model, hardware: Hardware) -> Mesh:
+    def _mesh(self, cfg: Trainer.Config, model: Model, hardware: Hardware) -> Mesh:
         batch = Batch(cfg.input.batch_size, cfg.input.seq_len)
         possible = [mesh for mesh in self._meshes(cfg.mesh, model, hardware) if fits(mesh, model.specs, batch)]
         if not possible:
@@ -126,7 +117,7 @@ class Fitted(MeshRule):
                 split = {"seq": seq, "tensor": tensor, "expert": expert, "fsdp": fsdp, "data": rest // fsdp}
                 yield base.set(**split, pipeline=1, outer=outer)
 
-    def _memory(self, cfg: Any, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
+    def _memory(self, cfg: Trainer.Config, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
         room = self.cfg.memory * memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
         groups = math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
         rows = cfg.input.batch_size // (groups * mesh.num_microbatches)

@@ -35,9 +35,10 @@ class Program:
     def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, batch: BatchSize | None = None) -> None:
         self._cfg = cfg
         self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
-        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model), steps=cfg.steps)
         step = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
         self.devices = Devices(cfg.mesh, self.model, batch or step, devices)
+        built = {"specs": specs(self.model), "steps": cfg.steps, "branches": self.devices.platform == "cpu"}
+        self.learner: Learner = cfg.learner.build(path="learner", **built)
         if batch is None and cfg.eval_input is not None and cfg.eval_input.seq_len is not REQUIRED:
             self.devices.check_length("eval_input.seq_len", cfg.eval_input.seq_len)
         self.dtype = DTYPES[cfg.compute_dtype]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dovetail.launch import KeptPrograms, kept_programs
+from dovetail.hardware import KeptPrograms, kept_programs
 
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 
@@ -26,7 +26,7 @@ def test_other_cpus_have_other_directories(tmp_path, monkeypatch):
     found = set()
     for flags in ("sse avx", "sse"):
         text = f"model name : A CPU\nflags : {flags}\n\nmodel name : another core"
-        monkeypatch.setattr("dovetail.launch._programs.Path.read_text", lambda *_, text=text: text)
+        monkeypatch.setattr("dovetail.hardware._programs.Path.read_text", lambda *_, text=text: text)
         found.add(kept_programs({"XDG_CACHE_HOME": str(tmp_path)}).variables[DIRECTORY])
     assert len(found) == 2
 
