@@ -115,7 +115,7 @@ def _named(name: str) -> Any:
 
 
 def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Any, Any]:
-    """Returns the config of the run in a directory, and the files of its tokenizer.
+    """Returns the config of the run in a directory, and the files that it carries.
 
     The directory is where it is now, not where it was trained.
     """
@@ -135,13 +135,13 @@ def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None 
     return override(cfg, overrides, note=note), stored.files
 
 
-def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
-    """Returns the files of the tokenizer that the run called `name` carries, if `cfg` still has that tokenizer."""
+def input_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
+    """Returns the files that the run called `name` carries, if those of the input of `cfg` would be the same."""
     directory, _ = split_hardware(name, None)
     if not (Path(directory) / "checkpoints").is_dir():
         return None
     stored, files = resolve_run(directory)
-    return files if stored.input.tokenizer == cfg.input.tokenizer else None
+    return files if cfg.input.shares_files(stored.input) else None
 
 
 def _from_file(path: Path, function: str) -> ConfigBase:

@@ -4,7 +4,7 @@
 import argparse
 from typing import Any
 
-from ._resolve import start, tokenizer_files
+from ._resolve import input_files, start
 from ._text import add_text, text_and_overrides
 
 
@@ -31,5 +31,5 @@ def _train(args: argparse.Namespace) -> int:
         return cfg if args.init_from is None else cfg.set(init_from=InitFrom(path=args.init_from))
 
     cfg = start(args.recipe, overrides, args.mesh, args.on, change)
-    cfg.build(tokenizer_files=tokenizer_files(args.recipe, cfg)).run(allow_change=args.allow_change)
+    cfg.build(files=input_files(args.recipe, cfg)).run(allow_change=args.allow_change)
     return 0

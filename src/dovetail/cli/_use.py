@@ -17,7 +17,7 @@ _VIRTUAL = 8  # Devices that a CPU may stand for at least; more if it has more c
 def start_run(
     directory: str, overrides: Sequence[str], step: int | None, mesh: str | None, on: str | None
 ) -> tuple[Any, Any]:
-    """Returns the config of a run and the files of its tokenizer, and starts the devices for it.
+    """Returns the config of a run and the files that it carries, and starts the devices for it.
 
     If no mesh is asked for, that of the run is used if there are enough devices, and else one that is said.
     """

@@ -14,6 +14,8 @@ from ._lift import Key as Key
 from ._lift import Lifted as Lifted
 from ._lift import folded as folded
 from ._module import Module as Module
+from ._objective import Loss as Loss
+from ._objective import Objective as Objective
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
 from ._param import Rule as Rule

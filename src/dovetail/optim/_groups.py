@@ -35,7 +35,7 @@ def by_path(tree: Any) -> dict[str, Any]:
     return {".".join(str(key.key) for key in keys): leaf for keys, leaf in leaves}
 
 
-def matching(pattern: str, paths: list[str], where: str) -> list[str]:
+def matching(pattern: str, paths: list[str], where: str, what: str = "no parameter") -> list[str]:
     """Returns the paths that fit a pattern, `*` standing for any characters; raises if there are none."""
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))))
     found = [path for path in paths if regex.fullmatch(path)]
@@ -43,16 +43,20 @@ def matching(pattern: str, paths: list[str], where: str) -> list[str]:
         near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
         lines = "".join(f"\n    {path}" for path in near)
         raise ConfigError(
-            f"{where}: {pattern!r} fits no parameter. Nearest are:{lines}\n"
+            f"{where}: {pattern!r} fits {what}. Nearest are:{lines}\n"
             "  A pattern is compared with the whole path; * stands for any characters."
         )
     return found
 
 
 def frozen_except(patterns: tuple[str, ...], specs: Any, where: str) -> Any:
-    """Returns specs in which all parameters but those that fit a pattern have the rule to stay as they are."""
+    """Returns specs in which all parameters but those that fit a pattern have the rule to stay as they are.
+
+    So do those that their module has declared as frozen, whatever fits them.
+    """
     paths = by_path(specs)
     trained = {path for pattern in patterns for path in matching(pattern, list(paths), where)}
+    trained -= {path for path, spec in paths.items() if is_constant(spec)}
     new = [spec if path in trained else dataclasses.replace(spec, rule=_kept) for path, spec in paths.items()]
     return jax.tree.unflatten(jax.tree.structure(specs), new)
 
@@ -60,6 +64,11 @@ def frozen_except(patterns: tuple[str, ...], specs: Any, where: str) -> Any:
 def is_frozen(spec: ParamSpec) -> bool:
     """Whether a parameter has the rule to stay as it is."""
     return spec.rule is _kept
+
+
+def is_constant(spec: ParamSpec) -> bool:
+    """Whether its module has declared a parameter as frozen: no run changes it, so none needs to keep it."""
+    return getattr(spec, "frozen", False)
 
 
 def _kept(value: Array, gradient: Array) -> Array:

@@ -17,7 +17,7 @@ from dovetail.ops import target
 from ._checks import child_path, expect, where
 from ._ema import EMA
 from ._group import Group, Treatment, table, treatments
-from ._groups import by_path, frozen_except, is_frozen
+from ._groups import by_path, frozen_except, is_constant, is_frozen
 from ._norm import clip_by_norm, global_norm
 from ._optimizer import AdamW, Optimizer
 from ._precision import widen
@@ -45,7 +45,7 @@ class Learner(Component):
 
     A parameter with a rule of its own is changed by that rule: it has no state here, does not decay, and its gradient
     counts in no norm. The average has it like the others, and a skipped step leaves it as it is. What is not
-    `trained` has the rule to stay.
+    `trained` has the rule to stay. Of parameters that a module has declared as frozen there is no average either.
     """
 
     class Config(Component.Config):
@@ -95,7 +95,7 @@ class Learner(Component):
             num_updates=jnp.zeros((), jnp.int32),
             num_skipped=jnp.zeros((), jnp.int32),
             optimizer=self._transformation.init(self._learned(params)),
-            ema=self.ema.init(params) if self.ema else (),
+            ema=self.ema.init(self._averaged(params)) if self.ema else (),
             skip=self.skip.init() if self.skip else (),
         )
 
@@ -126,7 +126,7 @@ class Learner(Component):
             new = jax.tree.map(_changed, self._specs, wide, grads, updates, self._treatments)
             new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
             count = state.num_updates + 1
-            ema = self.ema.update(state.ema, new, count) if self.ema else ()
+            ema = self.ema.update(state.ema, self._averaged(new), count) if self.ema else ()
             norms = {"update_norm": global_norm(updates)} if self.cfg.report_update_norm else {}
             return new, count, optimizer, ema, norms
 
@@ -170,6 +170,21 @@ class Learner(Component):
     def _learned(self, tree: Any) -> Any:
         """Returns a tree like the parameters without those that have a rule of their own."""
         return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.rule else x, self._specs, tree)
+
+    def _averaged(self, tree: Any) -> Any:
+        """Returns a tree like the parameters without those that never change."""
+        return jax.tree.map(lambda spec, x: optax.MaskedNode() if is_constant(spec) else x, self._specs, tree)
+
+    def published(self, params: Any, state: LearnerState) -> Any:
+        """Returns the parameters to evaluate and to use: their average, where there is one."""
+        if self.ema is None:
+            return params
+        return jax.tree.map(
+            lambda spec, x, mean: x if is_constant(spec) else mean,
+            self._specs,
+            params,
+            state.ema,
+        )
 
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
