@@ -61,7 +61,7 @@ def test_a_run_that_starts_again_does_not_compile_again(tmp_path):
     size = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=1"]
 
     def train(name: str) -> tuple[str, list[float]]:
-        argv = ["train", "tiny-lm", "steps=2", f"directory={tmp_path / name}", "eval_input=None", "log_every=1", *size]
+        argv = ["train", "tiny-lm", "steps=2", f"directory={tmp_path / name}", "evaluators={}", "log_every=1", *size]
         done = subprocess.run(
             [sys.executable, "-m", "dovetail.cli", *argv], env=kept, capture_output=True, text=True, check=False
         )

@@ -12,6 +12,7 @@ from dovetail.config import ConfigError
 from dovetail.module import Remat, call
 from dovetail.nn import (
     Attention,
+    Block,
     DenseFeedForward,
     Dropout,
     GatedFeedForward,
@@ -19,9 +20,7 @@ from dovetail.nn import (
     MixerBlock,
     ParallelBlock,
     PostNormBlock,
-    Block,
     RMSNorm,
-    Block,
 )
 from dovetail.ops import Causal, Tokens
 from support import reference

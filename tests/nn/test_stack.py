@@ -18,8 +18,6 @@ from dovetail.nn import (
     GatedFeedForward,
     MixerBlock,
     Repeat,
-    Block,
-    Repeat,
     Sequence,
     pattern_of,
 )

@@ -7,9 +7,10 @@ from dovetail.config import find
 from dovetail.hardware import hardware
 from dovetail.module import specs
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, check_fit
+from dovetail.parallel import check_fit
 from dovetail.plan import MESH_RULES, Fitted, on_hardware
 from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
+from dovetail.train import batch_shape
 from dovetail.zoo import RECIPES, recipe
 
 LARGE = (
@@ -46,7 +47,7 @@ def test_every_recipe_gets_a_mesh_that_divides_it(name, on):
     cfg = on_hardware(recipe(name), on)
     assert cfg.mesh.num_devices == hardware(on).num_devices
     tree = specs(cfg.model.build(path="model"))
-    check_fit(cfg.mesh, tree, Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches))
+    check_fit(cfg.mesh, tree, batch_shape(cfg.input.batch_specs(), cfg.num_microbatches))
     assert cfg.remat is not None
     for path, kernel in find(cfg.model, AttentionKernel.Config):
         assert isinstance(kernel, PreferredAttention.Config) or ".kernels[" in path
@@ -97,7 +98,7 @@ def test_less_memory_means_less_is_kept():
 def test_layers_are_in_stages_where_the_network_cannot_bring_all_parameters_in_time(name, on):
     cfg = on_hardware(recipe(name), on)
     mesh, chip = cfg.mesh, hardware(on).chip
-    check_fit(mesh, specs(cfg.model.build(path="model")), Batch(cfg.input.batch_size, cfg.input.seq_len, 1))
+    check_fit(mesh, specs(cfg.model.build(path="model")), batch_shape(cfg.input.batch_specs()))
     assert mesh.pipeline == 2
     assert (mesh.pipeline - 1) / (mesh.num_microbatches * mesh.rounds) <= 0.1
     tokens = cfg.input.batch_size * cfg.input.seq_len / mesh.num_devices

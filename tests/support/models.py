@@ -28,8 +28,6 @@ from dovetail.nn import (
     MixerBlock,
     NoRotary,
     Repeat,
-    Block,
-    Repeat,
     Stack,
 )
 from dovetail.ops import Mask, Tokens

@@ -14,9 +14,9 @@ import pytest
 
 import dovetail
 from dovetail.config import modify
-from dovetail.models import Sampling, generate
 from dovetail.module import call, specs
-from dovetail.nn import Repeat, Repeat
+from dovetail.nn import Repeat
+from dovetail.serve import Sampling, generate
 from dovetail.train import init_state, train_step
 from dovetail.zoo import RECIPES, families, model, recipe
 from support.models import random_params

@@ -32,10 +32,17 @@ def _compile(args: argparse.Namespace) -> int:
 
     report, cached = compiled(run.cfg, found, use_cache=not args.no_cache)
     if args.json:
-        print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))
+        print(json.dumps({"recipe": args.recipe, **_named(report), "cached": cached}, indent=2))
     else:
         print(_text(args.recipe, report, cached))
     return 0 if report.fits else _TOO_LARGE
+
+
+def _named(report: Any) -> dict[str, Any]:
+    """Returns the figures of a report, the work of a step by a name with its unit: `tokens_per_step`."""
+    figures = report._asdict()
+    unit, units = figures.pop("unit"), figures.pop("units_per_step")
+    return {**figures, f"{unit}s_per_step": units}
 
 
 def _text(recipe: str, report: Any, cached: bool) -> str:
@@ -48,7 +55,7 @@ def _text(recipe: str, report: Any, cached: bool) -> str:
     verdict = "fits" if report.fits else "does not fit"
     lines = [
         f"{recipe} on {report.hardware}: {chips}, mesh {mesh}, remat {report.remat}",
-        f"a step: {report.tokens_per_step:,} tokens{parts}, {report.parameters:,} parameters",
+        f"a step: {report.units_per_step:,} {report.unit}s{parts}, {report.parameters:,} parameters",
         f"compiled in {report.compile_seconds:.0f} s{kept} with {versions}",
         f"{verdict}: {report.hbm_per_chip_gib:.1f}{limit} GiB per chip",
         "",

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 def show_mesh(cfg: "Trainer.Config", as_json: bool) -> int:
     """Prints what splits each parameter, and how much of it a device holds; raises if the mesh cannot work."""
     from dovetail.module import specs
-    from dovetail.parallel import Batch, check_fit, placed, placement_text
+    from dovetail.parallel import check_fit, placed, placement_text
+    from dovetail.train import batch_shape
 
     tree = specs(cfg.model.build(path="model"))
-    check_fit(cfg.mesh, tree, Batch(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches))
+    check_fit(cfg.mesh, tree, batch_shape(cfg.input.batch_specs(), cfg.num_microbatches))
     rows = placed(cfg.mesh, tree)
     if as_json:
         total = sum(row.bytes_per_device for row in rows)

@@ -26,7 +26,7 @@ class Run(NamedTuple):
     name: str  # As the user gave it, without hardware.
     cfg: "Trainer.Config"
     hardware: Hardware | None  # That the config is for, if one is named.
-    files: Mapping[str, bytes] | None  # Of the tokenizer that a checkpoint carries, if the config still has that one.
+    files: Mapping[str, bytes] | None  # That a checkpoint carries, if those of the input would be the same.
 
 
 def resolve(
@@ -66,7 +66,7 @@ def resolve(
         cfg = override(on_hardware(cfg, found.name), overrides, note=note)
     if mesh is not None:
         cfg = cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
-    same = files is not None and named.input.tokenizer == cfg.input.tokenizer
+    same = files is not None and cfg.input.shares_files(named.input)
     return Run(name, cfg, found, files if same else None)
 
 

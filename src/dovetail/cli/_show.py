@@ -35,7 +35,7 @@ def _show(args: argparse.Namespace) -> int:
     else:
         from dovetail.train import size_of
 
-        found = {"config": json.loads(to_json(cfg)), **size_of(cfg)._asdict()}
+        found = {"config": json.loads(to_json(cfg)), **size_of(cfg).named()}
         if memory is not None:
             found["memory_per_chip"] = {**memory._asdict(), "total_gib": memory.total_gib, "fits": memory.fits}
         print(json.dumps(found, indent=2))

@@ -34,5 +34,5 @@ def _train(args: argparse.Namespace) -> int:
         return cfg if args.init_from is None else cfg.set(init_from=InitFrom(path=args.init_from))
 
     run = resolve(args.recipe, overrides, args.mesh, args.on, change=change, devices=True)
-    run.cfg.build(tokenizer_files=run.files).run(allow_change=args.allow_change)
+    run.cfg.build(files=run.files).run(allow_change=args.allow_change)
     return 0

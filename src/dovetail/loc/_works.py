@@ -11,8 +11,8 @@ import jax
 
 from dovetail.aot import count_flops
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.module import Module, ParamSpec, abstract, specs
-from dovetail.parallel import Batch, check_fit, parse_mesh
+from dovetail.module import Module, Objective, ParamSpec, abstract, specs
+from dovetail.parallel import BatchShape, check_fit, parse_mesh
 from dovetail.train import eval_step
 
 from ._trials import Specs, Trial
@@ -28,7 +28,7 @@ class Built:
     """A model: its config, the module, and the specs of its parameters, as a tree and by path."""
 
     cfg: Module.Config
-    module: Module
+    module: Objective
     tree: Any
     specs: Specs
 
@@ -114,7 +114,7 @@ def _mesh_problems(old: Any, new: Any) -> Iterator[str]:
 
 def _misfit(mesh: str, tree: Any) -> str:
     try:
-        check_fit(parse_mesh(mesh), tree, Batch(ROWS, TOKENS))
+        check_fit(parse_mesh(mesh), tree, BatchShape(ROWS, {"seq": TOKENS}))
     except ConfigError as e:
         return str(e)
     return ""

@@ -18,6 +18,8 @@ from ._lift import folded as folded
 from ._loop import Loop as Loop
 from ._loop import repeat as repeat
 from ._module import Module as Module
+from ._objective import Loss as Loss
+from ._objective import Objective as Objective
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
 from ._param import UpdateRule as UpdateRule

@@ -39,6 +39,8 @@ from ._grouped import PreferredGroupedMatmul as PreferredGroupedMatmul
 from ._grouped import RaggedDot as RaggedDot
 from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
 from ._grouped import row_groups as row_groups
+from ._log_probs import chunked_log_probs as chunked_log_probs
+from ._log_probs import log_probs as log_probs
 from ._masks import EMPTY as EMPTY
 from ._masks import And as And
 from ._masks import Causal as Causal

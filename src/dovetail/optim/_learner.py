@@ -43,7 +43,7 @@ class Learner(Component):
     shapes and dtypes it got, so that both can be donated.
 
     A frozen parameter, one whose module says so or that is not `trained`, stays as it is: it has no state here, does
-    not decay, and counts in no norm of gradients.
+    not decay, and counts in no norm of gradients. Of one whose module says so there is no average either.
     """
 
     class Config(Component.Config):
@@ -75,6 +75,7 @@ class Learner(Component):
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
         expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
+        self._declared = specs
         self._specs = frozen_except(cfg.trained, specs, f"{where(self)}: trained")
         learned = self._learned(specs)
         optimizer: Optimizer = self._child("optimizer")
@@ -103,7 +104,7 @@ class Learner(Component):
             num_updates=jnp.zeros((), jnp.int32),
             num_skipped=jnp.zeros((), jnp.int32),
             optimizer=self._transformation.init(self._learned(params)),
-            ema=self.ema.init(params) if self.ema else (),
+            ema=self.ema.init(self._averaged(params)) if self.ema else (),
             skip=self.skip.init() if self.skip else (),
         )
 
@@ -134,7 +135,7 @@ class Learner(Component):
             new = jax.tree.map(_changed, self._specs, wide, updates, self._treatments)
             new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
             count = state.num_updates + 1
-            ema = self.ema.update(state.ema, new, count) if self.ema else ()
+            ema = self.ema.update(state.ema, self._averaged(new), count) if self.ema else ()
             norms = {"update_norm": global_norm(updates)} if self.cfg.report_update_norm else {}
             return new, count, optimizer, ema, norms
 
@@ -184,6 +185,21 @@ class Learner(Component):
         if self._branches:
             return jax.lax.cond(accepted, change, stay)
         return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
+
+    def _averaged(self, tree: Any) -> Any:
+        """Returns a tree like the parameters without those that never change."""
+        return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.frozen else x, self._declared, tree)
+
+    def published(self, params: Any, state: LearnerState) -> Any:
+        """Returns the parameters to evaluate and to use: their average, where there is one."""
+        if self.ema is None:
+            return params
+        return jax.tree.map(
+            lambda spec, x, mean: x if spec.frozen else mean,
+            self._declared,
+            params,
+            state.ema,
+        )
 
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())

@@ -10,8 +10,8 @@ from dovetail.config import REQUIRED, ConfigBase, ConfigError, replace_all
 from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, Mesh, divisors, fits
-from dovetail.train import Trainer
+from dovetail.parallel import BatchShape, Mesh, divisors, fits
+from dovetail.train import Trainer, batch_shape, largest
 
 from ._advice import advice
 from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes
@@ -30,7 +30,7 @@ class Fitted(MeshRule):
     few devices as can be (`tensor`, `seq`), experts over `expert`, and all else is split over `fsdp`. Where links
     between groups of chips are slow, `fsdp` stays as small as memory allows, and the rest is `data`.
 
-    Where a step has too few tokens for each device to hide behind computation what the network brings, layers are split
+    Where a step has too little for each device to hide behind computation what the network brings, layers are split
     over `pipeline` as well.
 
     Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
@@ -62,12 +62,13 @@ class Fitted(MeshRule):
         return cfg.set(mesh=mesh, num_microbatches=parts, remat=remat)
 
     def _mesh(self, cfg: Trainer.Config, model: Model, hardware: Hardware) -> Mesh:
-        batch = Batch(cfg.input.batch_size, cfg.input.seq_len)
+        declared = cfg.input.batch_specs()
+        batch, units = batch_shape(declared), largest(declared).num_units
         possible = [mesh for mesh in self._meshes(cfg.mesh, model, hardware) if fits(mesh, model.specs, batch)]
         if not possible:
             raise ConfigError(
                 f"no mesh spreads this over the {hardware.num_devices} devices of {hardware.name}: a batch has "
-                f"{batch.rows} rows of {batch.tokens} tokens, and heads and layers can be split only so far.\n"
+                f"{batch.rows} rows{_lengths(batch)}, and heads and layers can be split only so far.\n"
                 f"  {advice(lambda other: self._meshes(cfg.mesh, model, other), model.specs, batch, hardware)}"
             )
         room = memory_of(hardware)
@@ -76,23 +77,23 @@ class Fitted(MeshRule):
             return state_bytes(model, mesh) < room / 2 and gathered_bytes(model, mesh) < room / 16
 
         found = next(filter(leaves_room, possible), min(possible, key=lambda mesh: state_bytes(model, mesh)))
-        staged = (mesh for mesh in self._pipelines(found, batch, hardware) if fits(mesh, model.specs, batch))
+        staged = (mesh for mesh in self._pipelines(found, batch, units, hardware) if fits(mesh, model.specs, batch))
         return next(filter(leaves_room, staged), found)
 
-    def _pipelines(self, mesh: Mesh, batch: Batch, hardware: Hardware) -> Iterator[Mesh]:
+    def _pipelines(self, mesh: Mesh, batch: BatchShape, units: int, hardware: Hardware) -> Iterator[Mesh]:
         """Yields the mesh with its layers in stages, the best first, where the network is too slow without.
 
-        For each token a device computes 6 operations a parameter. In each step it gets every parameter twice and sends
-        its gradient once, 6 bytes, which the chips of a domain bring in together. So the tokens of a device decide
+        For each unit a device computes 6 operations a parameter. In each step it gets every parameter twice and sends
+        its gradient once, 6 bytes, which the chips of a domain bring in together. So the units of a device decide
         whether it waits; of several stages, each has only a part of the parameters.
         """
         chip, groups = hardware.chip, math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
         if not (chip.network and chip.domain) or mesh.sizes["fsdp"] * mesh.sizes["tensor"] <= chip.domain:
             return
         enough = _REACHED * chip.peak["bfloat16"] / (chip.network * chip.domain)
-        tokens = batch.rows * batch.tokens / hardware.num_devices
-        counts = [n for n in divisors(mesh.data) if n <= self.cfg.pipeline] if tokens < enough else []
-        for stages in sorted(counts[1:], key=lambda n: n if n * tokens >= enough else self.cfg.pipeline / n + enough):
+        mine = units / hardware.num_devices
+        counts = [n for n in divisors(mesh.data) if n <= self.cfg.pipeline] if mine < enough else []
+        for stages in sorted(counts[1:], key=lambda n: n if n * mine >= enough else self.cfg.pipeline / n + enough):
             for parts in (n for n in reversed(divisors(batch.rows * stages // groups)) if stages <= n <= 4 * stages):
                 short = math.ceil((stages - 1) / (_BUBBLE * parts))  # So many rounds make the bubble short enough.
                 for rounds in sorted(range(1, _ROUNDS + 1), key=lambda n: n if n >= short else _ROUNDS + short - n):
@@ -127,3 +128,8 @@ class Fitted(MeshRule):
                 if activation_bytes(cfg, mesh, parts, policy) < room:
                     return parts, policy
         return counts[-1], self.cfg.remat[-1]
+
+
+def _lengths(batch: BatchShape) -> str:
+    """Returns what rows are made of, for errors."""
+    return f" ({', '.join(f'{name} {size}' for name, size in batch.lengths.items())})" if batch.lengths else ""
