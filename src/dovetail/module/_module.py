@@ -256,8 +256,8 @@ class Module(Component):
         """
         scope = self._scope("to run a method")
         owner: Any = getattr(method, "__self__", method)
-        function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
-        public = getattr(function, "unscoped", None)
+        kind: Any = type(owner)
+        public = getattr(getattr(method, "__func__", None) or getattr(kind, "forward", None), "unscoped", None)
         if getattr(owner, "_parent", None) is not self or public is None:
             raise ModuleError(f"{self!r} runs {method!r} without gradient. Expected a public method of its children.")
         inner = child_scope(scope, owner)

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError
 from dovetail.data import BatchIterator, BatchSpec, Input, merge_states, spec_of
-from dovetail.module import Module, abstract, specs
+from dovetail.module import Module, abstract, run_specs, specs
 from dovetail.ops import target
 from dovetail.optim import Learner
 from dovetail.parallel import BatchShape, Mesh, all_values, check_fit, layout_of
@@ -68,7 +68,7 @@ class Devices:
 
         params = jax.tree.map(place, specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
-        return TrainState(everywhere, params, slots)
+        return TrainState(everywhere, params, slots, jax.tree.map(place, run_specs(self._model)))
 
     @property
     def everywhere(self) -> Any:

@@ -20,8 +20,7 @@ class Evaluated:
     """What is to be evaluated: a model after some steps of a run."""
 
     step: int
-    params: Any  # Their moving average, where the learner keeps one.
-    state: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])  # What else training has updated.
+    params: Any  # Their moving average, where the learner keeps one; merged with the state of the run.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax
 
 from dovetail.config import ConfigError
 from dovetail.data import BatchSpec, Input
-from dovetail.module import Objective, abstract, call
+from dovetail.module import Objective, abstract, call, init_run_state, merged
 
 from ._batch import abstract_batch
 
@@ -33,7 +33,9 @@ def trace_loss(model: Objective, spec: BatchSpec, given_by: str, **options: Any)
     found: list[Any] = []
 
     def loss(params: Any, batch: Mapping[str, Any], key: Any) -> None:
-        out, collected = call(model, params, _Recorded(batch, read.add), method="loss", rng=key, train=True, **options)
+        both = merged(params, init_run_state(model))
+        how = {"method": "loss", "rng": key, "train": True, "step": 0}
+        out, collected = call(model, both, _Recorded(batch, read.add), **how, **options)
         found.extend((out, collected))
 
     objective, names = f"{model!r}", ", ".join(spec.fields)

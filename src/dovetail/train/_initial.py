@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dovetail.checkpoint import Checkpointer, LeafInfo, load_config
 from dovetail.config import REQUIRED, ConfigBase, ConfigError
-from dovetail.module import init, specs
+from dovetail.module import init, init_run_state, merged, specs
 from dovetail.optim import by_path
 
 from ._program import Program
@@ -65,12 +65,15 @@ def initial_state(program: Program, cfg: Any, files: Files) -> tuple[TrainState,
     if not sources_of(cfg):
         start = program.devices.jit(program.init, out_shardings=shardings)
         return jax.block_until_ready(start(key)), ""
-    taken = _weights(cfg, program.abstract_state().params, files)
+    taken = _weights(cfg, _variables(program), files)
 
     def begin(found: Mapping[str, Any], key: Any) -> TrainState:
-        fresh = init(program.model, key)  # What has been found of it is not computed.
-        leaves = [found.get(path, leaf).astype(leaf.dtype) for path, leaf in by_path(fresh).items()]
-        return init_state(jax.tree.unflatten(jax.tree.structure(fresh), leaves), program.learner)
+        def filled(fresh: Any) -> Any:  # What has been found of it is not computed.
+            leaves = [found.get(path, leaf).astype(leaf.dtype) for path, leaf in by_path(fresh).items()]
+            return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+
+        run_state = filled(init_run_state(program.model))
+        return init_state(filled(init(program.model, key)), program.learner, run_state)
 
     state = program.devices.jit(begin, out_shardings=shardings)(_read(taken), key)
     return jax.block_until_ready(state), "\n".join(f"Weights are from {weights.about}" for weights in taken)
@@ -89,7 +92,7 @@ def initial_values(program: Program, cfg: Any, paths: Collection[str]) -> dict[s
         fresh = by_path(init(program.model, key))
         return {path: found.get(path, fresh[path]).astype(leaf.dtype) for path, leaf in abstract.items()}
 
-    taken = _weights(cfg, program.abstract_state().params, None)
+    taken = _weights(cfg, _variables(program), None)
     needed = [w._replace(wanted={path: w.wanted[path] for path in paths if path in w.wanted}) for w in taken]
     places = {path: leaf.sharding for path, leaf in abstract.items()}
     return program.devices.jit(begin, out_shardings=places)(_read(needed), jax.random.key(cfg.seed))
@@ -107,7 +110,13 @@ def check_init_from(program: Program, cfg: Any, files: Files, *, starts: bool) -
                 f"init_from: {source.path!r} is this run itself. Give the new one a directory: directory=runs/NAME"
             )
     if starts:
-        _weights(cfg, program.abstract_state().params, files)
+        _weights(cfg, _variables(program), files)
+
+
+def _variables(program: Program) -> Any:
+    """Returns shapes, dtypes and places of parameters and state of the run, in one tree."""
+    state = program.abstract_state()
+    return merged(state.params, state.run_state)
 
 
 def _checkpoints(path: str) -> tuple[Path, int | None]:
@@ -179,7 +188,7 @@ def _misfits(there: Mapping[str, LeafInfo], here: Mapping[str, Any]) -> list[str
 def _published(leaves: Mapping[str, LeafInfo]) -> dict[str, str]:
     """Returns where in a checkpoint the parameters are that a run publishes: their average, where there is one."""
     found: dict[str, str] = {}
-    for under in ("params", "learner.ema"):
+    for under in ("params", "learner.ema", "run_state"):
         found |= parameters_at(leaves, under)
     if not found:
         raise ConfigError("init_from: that checkpoint has no parameters.")

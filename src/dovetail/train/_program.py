@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dovetail.config import ConfigError
 from dovetail.data import BatchSpec, Input
-from dovetail.module import Collected, Objective, call, init, modules, specs
+from dovetail.module import Collected, Objective, call, init, init_run_state, modules, specs
 from dovetail.nn import with_remat
 from dovetail.ops import Choice, kernel_choices
 from dovetail.optim import Learner
@@ -116,7 +116,7 @@ class Program:
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""
-        return init_state(init(self.model, key), self.learner)
+        return init_state(init(self.model, key), self.learner, init_run_state(self.model))
 
     def abstract_state(self) -> Any:
         """Returns shapes, dtypes and places of the state."""

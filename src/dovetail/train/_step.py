@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from dovetail.module import Loss, Objective, call, specs
+from dovetail.module import Loss, Objective, call, init_run_state, merged, next_run_state, specs
 from dovetail.optim import Learner, LearnerState, Mean, one_after_the_other, value_and_grad
 from dovetail.parallel import MeshLayout, one_forward_one_backward
 
@@ -28,11 +28,12 @@ class TrainState:
     step: Array  # Steps done.
     params: Any
     learner: LearnerState
+    run_state: Any  # What modules keep for the whole run, and no gradient reaches.
 
 
-def init_state(params: Any, learner: Learner) -> TrainState:
+def init_state(params: Any, learner: Learner, run_state: Any = None) -> TrainState:
     """Returns the state before the first step."""
-    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params))
+    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params), run_state or {})
 
 
 def gradients_of(
@@ -44,7 +45,9 @@ def gradients_of(
     scales: LossScales | None = None,
     trained: Any = None,
 ) -> Callable[..., tuple[tuple[Array, Array, Metrics], Any]]:
-    """Returns the function from parameters, batch, key and step to `(loss, weight, metrics), gradients`.
+    """Returns the function from parameters, batch, key, step and run state to `(loss, weight, metrics), gradients`.
+
+    Where modules hand something in for their run state, that is `metrics["updates"]`, by path.
 
     Args:
         scales: of auxiliary losses.
@@ -59,14 +62,14 @@ def gradients_of(
         schedule, count, whole = one_forward_one_backward, num_microbatches * pipelining.microbatches, True
 
     def gradients(
-        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None
+        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None, run_state: Any = None
     ) -> tuple[tuple[Array, Array, Metrics], Any]:
         if whole:
-            return value_and_grad(lambda *each: loss(*each, step), params, batch, rng, count, schedule)
+            return value_and_grad(lambda *each: loss(*each, step, run_state), params, batch, rng, count, schedule)
 
         def of_some(some: Any, batch: Arrays, rng: Array | None) -> tuple[Array, Array, Any]:
             whole = jax.tree.map(lambda is_in, x, old: x if is_in else old, trained, some, params)
-            return loss(whole, batch, rng, step)
+            return loss(whole, batch, rng, step, run_state)
 
         some = jax.tree.map(lambda is_in, x: x if is_in else None, trained, params)
         found, grads = value_and_grad(of_some, some, batch, rng, count, schedule)
@@ -84,22 +87,25 @@ def loss_function(
 ) -> Callable[..., tuple[Array, Array, dict[str, Any]]]:
     """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics.
 
-    It is one of parameters, batch, key, and the number of the step, by which auxiliary losses are scaled. The sum has
-    the auxiliary losses in it. The metrics have `loss`, without them, and each of them by its own name.
+    It is one of parameters, batch, key, the number of the step, by which auxiliary losses are scaled, and the state of
+    the run, by default that before the first step. The sum has the auxiliary losses in it. The metrics have `loss`,
+    without them, and each of them by its own name.
     """
 
     def loss(
-        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None
+        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None, run_state: Any = None
     ) -> tuple[Array, Array, dict[str, Any]]:
-        options = {"rng": rng, "train": True, "dtype": dtype, "layout": layout}
-        found, collected = call(model, params, batch, method="loss", **options)
+        options = {"rng": rng, "train": True, "dtype": dtype, "layout": layout, "step": 0 if step is None else step}
+        both = merged(params, init_run_state(model) if run_state is None else run_state)
+        found, collected = call(model, both, batch, method="loss", **options)
         losses = collected.losses if scales is None or step is None else scales.apply(collected.losses, step)
         extra = {f"loss/{path}": jnp.sum(value) for path, value in losses.items()}
         total = found.sum + sum(extra.values(), jnp.zeros(())) * found.weight
         count = jnp.where(found.weight == 0, 1.0, found.weight)
         summaries = {path: jnp.mean(value) for path, value in collected.summaries.items()}
         metrics = {name: Mean(*each) for name, each in found.metrics.items()}
-        return total, found.weight, {"loss": found.sum / count, **metrics, **extra, **summaries}
+        updates = {"updates": collected.updates} if collected.updates else {}
+        return total, found.weight, {"loss": found.sum / count, **metrics, **extra, **summaries, **updates}
 
     return loss
 
@@ -120,10 +126,15 @@ def train_step(
 
     def step(state: TrainState, batch: Arrays) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
-        (mean, weight, aux), grads = gradients(state.params, batch, rng, state.step)
+        (mean, weight, aux), grads = gradients(state.params, batch, rng, state.step, state.run_state)
+        updates: Any = aux.pop("updates", {})
         with jax.named_scope("learner"):
             params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
-        return TrainState(state.step + 1, params, slots), {**aux, "total_loss": mean, "weight": weight, **metrics}
+        new = next_run_state(model, state.run_state, updates)
+        accepted = slots.num_updates > state.learner.num_updates
+        run_state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), new, state.run_state)
+        state = TrainState(state.step + 1, params, slots, run_state)
+        return state, {**aux, "total_loss": mean, "weight": weight, **metrics}
 
     return step
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from dovetail.checkpoint import Checkpointer, Restored, flatten
-from dovetail.module import Objective, specs
+from dovetail.module import Objective, merged, run_specs, specs
 from dovetail.optim import by_path
 from dovetail.progress import phase
 
@@ -19,7 +19,7 @@ from ._step import TrainState
 
 
 class Trained(NamedTuple):
-    """A model, its parameters (their moving average, where the learner keeps one), the steps it made.
+    """A model, its parameters (their moving average, where the learner keeps one) with its run state, its steps.
 
     It computes as the run did: on its mesh, in its dtype, with its kernels.
     """
@@ -46,6 +46,7 @@ def load_trained(cfg: Any, *, step: int | None = None) -> Trained:
     state, constants = flatten(program.abstract_state()), constants_of(program)
     places = parameters_at(state, "params")
     places |= parameters_at(state, "learner.ema") if cfg.learner.ema is not None else {}
+    places |= (kept := parameters_at(state, "run_state"))
     missing = () if cfg.save_frozen else constants
     places = {path: place for path, place in places.items() if path not in missing}
     directory = str(Path(cfg.directory) / "checkpoints")
@@ -53,7 +54,9 @@ def load_trained(cfg: Any, *, step: int | None = None) -> Trained:
         restored = checkpointer.restore_parts({place: state[place] for place in ("step", *places.values())}, step)
     found = {path: restored.state[place] for path, place in places.items()}
     found |= initial_values(program, cfg, missing) if missing else {}
-    return Trained(program, _filled(program, found), int(restored.state["step"]))
+    params, tree = _filled(program, found), run_specs(program.model)
+    run_state = jax.tree.unflatten(jax.tree.structure(tree), [found[path] for path in by_path(tree) if path in kept])
+    return Trained(program, merged(params, run_state), int(restored.state["step"]))
 
 
 def to_save(program: Program, state: TrainState) -> TrainState:

@@ -17,7 +17,7 @@ from dovetail.checkpoint import Checkpointer, CheckpointError, meet
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.data import BatchSpec, DataError, Input
 from dovetail.hardware import MeshRule
-from dovetail.module import Objective
+from dovetail.module import Objective, merged
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner, Schedule
 from dovetail.parallel import Mesh, is_first, together
@@ -292,7 +292,8 @@ class Trainer(Component):
     def _evaluate(self, run: _Run, evaluators: list[Evaluator]) -> None:
         if not evaluators:
             return
-        at = Evaluated(run.step, self.learner.published(run.state.params, run.state.learner))
+        params = self.learner.published(run.state.params, run.state.learner)
+        at = Evaluated(run.step, merged(params, run.state.run_state))
         for found in findings(evaluators, at):
             for observer in self.observers if found.metrics else ():
                 observer.metrics(run.step, found.metrics)
