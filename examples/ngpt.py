@@ -12,7 +12,7 @@ import math
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import REQUIRED, config_for, modify, replace_all
+from dovetail.config import config_for, modify, replace_all
 from dovetail.module import constant
 from dovetail.nn import Add, Attention, Block, Connection, Context, DenseLinear, GatedFeedForward, Linear, Norm
 from dovetail.ops import rms_norm
@@ -21,11 +21,11 @@ from dovetail.zoo import recipe
 
 
 class UnitNorm(Norm):
-    """Length `length`, times a learned scale of each dimension where there is one: of queries and keys."""
+    """Length `dim ** power`, times a learned scale of each dimension where there is one: of queries and keys."""
 
     class Config(Norm.Config):
         scale: bool = False
-        power: float = 0.0  # The length is dim ** power: 1/4 for queries and keys, so that scores are up to dim ** 1/2.
+        power: float = 0.0  # 1/4 for queries and keys, so that scores are up to dim ** 1/2.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -62,33 +62,32 @@ class ScaledLinear(Linear):
 
     class Config(Linear.Config):
         inner: Linear.Config = DenseLinear.Config()
-        factor: float = 1.0  # The scale at the start.
-        stored: float = REQUIRED  # What is stored for it at the start, by which its rate of learning follows.
+        power: float = 0.0  # The scale at the start is in_dim ** power.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
+        dim = math.prod(cfg.in_shape)
+        self._factor = dim ** (cfg.power + 0.5)  # What is stored starts as dim ** -0.5, by which its rate follows.
         ends = {"in_shape": cfg.in_shape, "in_axes": cfg.in_axes, "out_shape": cfg.out_shape, "out_axes": cfg.out_axes}
         self.inner = self.child("inner", cfg.inner.set(**ends))
-        self.param("scale", cfg.out_shape, axes=cfg.out_axes, init=constant(cfg.stored), in_dims=(), out_dims=())
+        self.param("scale", cfg.out_shape, axes=cfg.out_axes, init=constant(dim**-0.5), in_dims=(), out_dims=())
 
     def forward(self, x: Array) -> Array:
-        return self.inner(x) * (self.scale * (self.cfg.factor / self.cfg.stored))
+        return self.inner(x) * (self.scale * self._factor)
 
     def matrix(self) -> Array:
-        return self.inner.matrix() * (self.scale * (self.cfg.factor / self.cfg.stored))
+        return self.inner.matrix() * (self.scale * self._factor)
 
 
 def with_ngpt(cfg):
-    qk_norm, scaled = UnitNorm.Config(power=0.25, scale=True), ScaledLinear.Config(stored=cfg.model.dim**-0.5)
+    qk_norm, scaled = UnitNorm.Config(power=0.25, scale=True), ScaledLinear.Config()
     cfg = modify(Block.Config, lambda old: old.set(mixer_norm=None, ffn_norm=None))(cfg)
     cfg = modify(Attention.Config, lambda old: old.set(query_norm=qk_norm, key_norm=qk_norm, scale=1.0))(cfg)
-    gates = {"gate": scaled.set(factor=math.sqrt(cfg.model.dim)), "up": scaled}
-    model = modify(GatedFeedForward.Config, lambda old: old.set(**gates), missing="ok")(cfg.model)
-    model = replace_all(Add.Config, Sphere.Config())(model).set(
-        norm=UnitNorm.Config(), head=scaled, embedding_scale=1.0
-    )
-    groups = (Group(select=is_matrix, project=config_for(unit_norm)),)
-    return cfg.set(model=model, learner=cfg.learner.set(weight_decay=None, groups=groups))
+    gates = {"gate": scaled.set(power=0.5), "up": scaled}
+    cfg = modify(GatedFeedForward.Config, lambda old: old.set(**gates), missing="ok")(cfg)
+    model = replace_all(Add.Config, Sphere.Config())(cfg.model).set(norm=UnitNorm.Config(), head=scaled)
+    matrices = Group(select=is_matrix, decay=0.0, project=config_for(unit_norm))
+    return cfg.set(model=model).set_in("learner.groups", (matrices,))
 
 
 def run():
