@@ -83,8 +83,7 @@ def with_ngpt(cfg):
     qk_norm, scaled = UnitNorm.Config(power=0.25, scale=True), ScaledLinear.Config()
     cfg = modify(Block.Config, lambda old: old.set(mixer_norm=None, ffn_norm=None))(cfg)
     cfg = modify(Attention.Config, lambda old: old.set(query_norm=qk_norm, key_norm=qk_norm, scale=1.0))(cfg)
-    gates = {"gate": scaled.set(power=0.5), "up": scaled}
-    cfg = modify(GatedFeedForward.Config, lambda old: old.set(**gates), missing="ok")(cfg)
+    cfg = modify(GatedFeedForward.Config, lambda old: old.set(gate=scaled.set(power=0.5), up=scaled), missing="ok")(cfg)
     model = replace_all(Add.Config, Sphere.Config())(cfg.model).set(norm=UnitNorm.Config(), head=scaled)
     matrices = Group(select=is_matrix, decay=0.0, project=config_for(unit_norm))
     return cfg.set(model=model).set_in("learner.groups", (matrices,))
