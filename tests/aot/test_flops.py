@@ -8,7 +8,7 @@ import pytest
 from dovetail.aot import count_flops
 from dovetail.models import CausalLM
 from dovetail.module import Remat, abstract, call
-from dovetail.nn import Attention, GatedFeedForward, Block, Repeat
+from dovetail.nn import Attention, Block, GatedFeedForward, Repeat
 from dovetail.ops import ReferenceAttention
 
 A, B = jnp.ones((4, 8)), jnp.ones((8, 16))

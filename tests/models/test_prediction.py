@@ -7,7 +7,7 @@ import numpy as np
 
 from dovetail.models import MultiTokenPrediction
 from dovetail.module import call, specs
-from dovetail.nn import Attention, GatedFeedForward, Block
+from dovetail.nn import Attention, Block, GatedFeedForward
 from support import reference
 from support.compare import assert_same
 from support.models import lm, random_params

@@ -13,12 +13,12 @@ from dovetail.models import CausalLM
 from dovetail.module import call, constant, specs
 from dovetail.nn import (
     Attention,
+    Block,
     DenseLinear,
     Float8Linear,
     GatedFeedForward,
     Int8Linear,
     Linear,
-    Block,
     Repeat,
 )
 from dovetail.optim import ConstantSchedule, Learner

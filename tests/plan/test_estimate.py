@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.hardware import hardware
 from dovetail.module import abstract
-from dovetail.nn import Attention, GatedFeedForward, Mamba2, Repeat, Block, with_remat
+from dovetail.nn import Attention, Block, GatedFeedForward, Mamba2, Repeat, with_remat
 from dovetail.plan import estimate, on_hardware
 from dovetail.plan._estimate import activation_bytes, block_bytes, describe, kept_bytes
 from dovetail.train import abstract_batch, loss_function

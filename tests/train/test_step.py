@@ -9,7 +9,7 @@ import pytest
 from dovetail.data import DataError
 from dovetail.models import CausalLM
 from dovetail.module import call, specs
-from dovetail.nn import Attention, GatedFeedForward, Block, Repeat
+from dovetail.nn import Attention, Block, GatedFeedForward, Repeat
 from dovetail.optim import AdamW, ConstantSchedule, Learner
 from dovetail.train import eval_step, init_state, train_step
 from support.compare import assert_same

@@ -16,7 +16,7 @@ import dovetail
 from dovetail.config import modify
 from dovetail.models import Sampling, generate
 from dovetail.module import call, specs
-from dovetail.nn import Repeat, Repeat
+from dovetail.nn import Repeat
 from dovetail.train import init_state, train_step
 from dovetail.zoo import RECIPES, families, model, recipe
 from support.models import random_params
@@ -98,9 +98,7 @@ def test_what_a_small_model_writes_is_most_likely_by_the_whole_sequence_with_its
 
 
 def _unrolled(cfg):
-    for stack in (Repeat.Config, Repeat.Config):
-        cfg = modify(stack, lambda old: old.set(loop="unroll"), missing="ok")(cfg)
-    return cfg
+    return modify(Repeat.Config, lambda old: old.set(loop="unroll"))(cfg)
 
 
 def test_biases_and_norms_are_not_matrices():

@@ -23,7 +23,7 @@ def mamba2(*, vocab_size: int, dim: int, num_layers: int, head_dim: int = 64, st
         value=linear,
         key=linear,
         query=linear,
-        step=linear,
+        delta=linear,
         out=added,
     )
     block = Block.Config(mixer_norm=norm, mixer=mixer, ffn=None, ffn_norm=None)
