@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dovetail.bench import machine
+from dovetail.hardware import machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -130,6 +130,6 @@ def _resolve(args: Any) -> None:
             hardware(on)
         if name.endswith(".py") or ":" in name:
             continue
-        cfg = resolve(_STAND_IN if name.startswith("runs/") else name, given, getattr(args, "mesh", None))
+        cfg = resolve(_STAND_IN if name.startswith("runs/") else name, given, getattr(args, "mesh", None)).cfg
         for text in overrides:
             cfg.set_in(text.partition("=")[0], REQUIRED)  # Raises if there is no such path; any may be open.

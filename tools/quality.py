@@ -26,8 +26,8 @@ def held_out_loss(seed: int, steps: int = STEPS) -> float:
 
     with tempfile.TemporaryDirectory() as directory:
         cfg = recipe("tiny-lm")
-        cfg = cfg.set_in("input.seed", seed)
-        cfg = cfg.set(seed=seed, steps=steps, eval_every=steps, save_every=steps, sample_prompt="")
+        cfg = cfg.set_in("input.seed", seed).set_in("evaluators.eval.every", None)
+        cfg = cfg.set(seed=seed, steps=steps, save_every=steps, evaluators={"eval": cfg.evaluators["eval"]})
         cfg.set(directory=directory, observers=(JsonLines.Config(),)).build().run()
         lines = (Path(directory) / "metrics.jsonl").read_text().splitlines()
         return next(record["eval/loss"] for line in lines if "eval/loss" in (record := json.loads(line)))

@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dovetail.config import ConfigError, replace_all
 from dovetail.module import Remat, abstract, init, specs
 from dovetail.nn import Block, with_remat
-from dovetail.parallel import MESH_AXES, Batch, Mesh, check_fit, factorisations, layout_of, on_mesh
+from dovetail.parallel import MESH_AXES, BatchShape, Mesh, check_fit, factorisations, layout_of, on_mesh
 from dovetail.train import gradients_of
 from dovetail.zoo import RECIPES, recipe
 
@@ -281,7 +281,7 @@ class Case(NamedTuple):
         """Raises if it does not fit."""
         mesh, variant = self.variant.on(self.mesh), self.variant
         model = model_of(self.recipe, variant).build(path="model")
-        check_fit(mesh, specs(model), Batch(variant.rows * variant.parts, variant.tokens, variant.parts))
+        check_fit(mesh, specs(model), BatchShape(variant.rows * variant.parts, {"seq": variant.tokens}, variant.parts))
 
     def error(self) -> tuple[float, float, str]:
         """Returns its error, how large it may be, and where it is. In bfloat16, errors are means."""

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from checkpoint.helpers import abstract, assert_identical, config_in, mesh, save_steps, sharded, small_state
-from dovetail.checkpoint import Checkpointer, CheckpointError, load_config
+from dovetail.checkpoint import Checkpointer, CheckpointError, flatten, load_config
 from dovetail.config import REQUIRED, Component, ConfigError, from_json
 
 
@@ -48,10 +48,15 @@ def test_what_is_saved_is_restored(tmp_path):
     assert_identical(older.state, small_state(10))
 
 
-def test_a_part_is_restored_if_asked_for(tmp_path):
+def test_parts_are_restored_by_path_and_what_is_not_there_is_an_error(tmp_path):
     checkpointer = save_steps(tmp_path, 10)
     part = {"params": abstract(small_state())["params"]}
-    assert_identical(checkpointer.restore(part, partial=True).state, {"params": small_state(10)["params"]})
+    wanted = flatten(part)
+    assert_identical(checkpointer.restore_parts(wanted).state, flatten({"params": small_state(10)["params"]}))
+    first = next(iter(wanted))
+    assert error_of(checkpointer.restore_parts, {f"{first}x": wanted[first]}) == (
+        f"checkpoint {tmp_path}/step_10: '{first}x' is in this model, not on disk.\n  Nothing was restored."
+    )
     assert error_of(checkpointer.restore, part) == (
         f"checkpoint {tmp_path}/step_10: 2 leaves do not fit this model:\n"
         f"  'key' is on disk, not in this model.\n"

@@ -41,7 +41,7 @@ class Scaled(FeedForward):
 
 
 def run():
-    cfg = tiny(Path(__file__).parent, sample_tokens=3)
+    cfg = tiny(Path(__file__).parent).set_in("evaluators.sample.tokens", 3)
     return cfg.set_in("model.stack.layer.ffn", Scaled.Config())
 """
 
@@ -134,7 +134,7 @@ def test_a_run_with_a_layer_of_ones_own_is_generated_from_and_goes_on(made, own,
     assert main(["generate", str(made), "It was", "--code", str(own)]) == 0
     assert capsys.readouterr().out.startswith("It was")
     own.write_text(own.read_text() + "\n")
-    again = ["train", str(made), "steps=1", "eval_input=None", "--code", str(own)]
+    again = ["train", str(made), "steps=1", "evaluators={}", "--code", str(own)]
     assert main(again) == 0
     assert f"{own} is not as it was when the run was trained (sha256 " in capsys.readouterr().err
     assert main([*again, "seed=3"]) == 2

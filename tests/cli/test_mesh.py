@@ -37,7 +37,7 @@ def test_show_as_json_has_the_same(capsys):
 
 def test_train_on_a_mesh_with_overrides_after_it(tmp_path, capsys):
     run = str(tmp_path / "run")
-    options = ["steps=1", "eval_input=None", f"directory={run}"]
+    options = ["steps=1", "evaluators={}", f"directory={run}"]
     assert main(["train", "llama3-tiny", "--mesh", "data=2,tensor=2", *options]) == 0
     assert "step 1/1" in capsys.readouterr().out
     lines = (Path(run) / "config.txt").read_text().splitlines()

@@ -9,7 +9,6 @@ import pytest
 from dovetail.checkpoint import Checkpointer
 from dovetail.checkpoint._files import seal, unseal
 from dovetail.cli import resolve
-from dovetail.cli._resolve import tokenizer_files
 from dovetail.config import ConfigError
 from dovetail.data import HuggingFaceTokenizer, ShippedTokenizer
 from support.runs import tiny
@@ -20,20 +19,19 @@ def test_a_run_goes_on_with_the_tokenizer_that_its_checkpoint_carries(tmp_path):
     file = tmp_path / "tokenizer.json"
     file.write_bytes(shipped["tokenizer.json"])
     cfg = tiny(tmp_path).set_in("model.vocab_size", 4096)
-    for path in ("input.tokenizer", "eval_input.tokenizer"):
+    for path in ("input.tokenizer", "evaluators.eval.input.tokenizer"):
         cfg = cfg.set_in(path, HuggingFaceTokenizer.Config(file=str(file), eos_token="<eos>"))
     files = cfg.build().input.tokenizer.files()
     checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints", asynchronous=False).build()
     checkpoints.save(1, {"w": jnp.ones(3)}, config=cfg, files=files)
     file.unlink()
     found = resolve(cfg.directory, ["steps=9"])
-    carried = tokenizer_files(cfg.directory, found)
-    trainer = found.build(tokenizer_files=carried)
-    assert trainer.input.tokenizer.files() == trainer.eval_input.tokenizer.files() == files
+    trainer = found.cfg.build(files=found.files)
+    assert trainer.input.files() == trainer.evaluators[0].input.files() == files
     other = resolve(cfg.directory, [f"input.tokenizer.file={tmp_path}/new.json"])
     with pytest.raises(ConfigError, match=r"cannot read '.*new\.json'"):  # One that was asked for is read.
-        other.build(tokenizer_files=tokenizer_files(cfg.directory, other))
-    assert tokenizer_files("tiny-lm", found) is None
+        other.cfg.build(files=other.files)
+    assert resolve("tiny-lm").files is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"$format": 1, "$config": "dovetail.nn:RMSNorm.Config"}'])

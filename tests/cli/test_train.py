@@ -32,7 +32,7 @@ def as_program(monkeypatch, *argv):
 
 
 def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, monkeypatch):
-    small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "sample_tokens=4"]
+    small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "evaluators.sample.tokens=4"]
     directory = f"directory={tmp_path / 'run'}"
     code, shown = as_program(monkeypatch, "train", "tiny-lm", "steps=2", directory, *small)
     assert code == 0
@@ -65,10 +65,12 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, mon
     assert main(["eval", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.startswith("step 3  eval/loss ")
     assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"step", "eval/loss", "eval/accuracy", "eval/tokens"}
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"step", "eval/loss", "eval/accuracy", "eval/tokens", "sample"}
+    assert found["sample"].startswith("The whale")
     assert main(["eval", str(tmp_path / "run"), "--step", "7"]) == 2
     assert "there is no step 7, only" in capsys.readouterr().err
-    assert resolve(str(tmp_path / "run")).steps == 3
+    assert resolve(str(tmp_path / "run")).cfg.steps == 3
 
 
 def test_a_sequence_longer_than_there_are_positions_is_refused_before_anything_is_written(capsys, tmp_path):
@@ -104,5 +106,5 @@ def test_processes_that_refuse_a_run_say_the_same_and_none_waits(tmp_path):
 
 
 def test_a_part_that_is_named_and_not_filled_is_one_error(capsys):
-    assert main(["train", "llama3-tiny", "eval_input=TextInput"]) == 2
-    assert "\n  eval_input.batch_size: int\n  eval_input.seq_len: int\n  Add them" in capsys.readouterr().err
+    assert main(["train", "llama3-tiny", "evaluators.eval=HeldOutLoss"]) == 2
+    assert "\n  evaluators.eval.input: Input.Config\n  Add" in capsys.readouterr().err

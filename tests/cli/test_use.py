@@ -9,14 +9,14 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli._use import start_run
 from dovetail.parallel import Mesh
-from support.runs import tiny
+from support.runs import tiny, without_samples
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run in bfloat16 on four devices, with the evaluations that its trainer reported."""
-    fields = {"compute_dtype": "bfloat16", "mesh": Mesh(data=2, tensor=2), "num_microbatches": 1, "sample_prompt": ""}
-    cfg = tiny(tmp_path_factory.mktemp("run"), steps=3, **fields)
+    fields = {"compute_dtype": "bfloat16", "mesh": Mesh(data=2, tensor=2), "num_microbatches": 1}
+    cfg = without_samples(tiny(tmp_path_factory.mktemp("run"), steps=3, **fields))
     cfg.build().run()
     lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
     return cfg.directory, [record for record in map(json.loads, lines) if "eval/loss" in record]
@@ -39,7 +39,7 @@ def test_eval_gives_what_the_trainer_reported_at_that_step_bit_for_bit(run, caps
 def test_eval_reads_all_of_a_text_that_is_given(run, capsys, tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("It was a dark and stormy night. " * 40, encoding="utf-8")
-    assert main(["eval", run[0], "--json", "--text", str(file), "eval_input.batch_size=2"]) == 0
+    assert main(["eval", run[0], "--json", "--text", str(file), "evaluators.eval.input.batch_size=2"]) == 0
     found = json.loads(capsys.readouterr().out)
     size = len(file.read_bytes())
     assert found["eval/tokens"] == size  # All but the first, and the end of the text.
@@ -47,8 +47,8 @@ def test_eval_reads_all_of_a_text_that_is_given(run, capsys, tmp_path):
 
 def test_hardware_and_a_mesh_can_both_be_chosen(run, monkeypatch):
     monkeypatch.setattr("jax.devices", lambda *_: [])  # Nothing is computed: the config says it all.
-    cfg, _ = start_run(run[0], ["steps=9"], None, "tensor=2", "cpu-8")
-    alone, _ = start_run(run[0], ["steps=9"], None, None, "cpu-8")
+    cfg = start_run(run[0], ["steps=9"], None, "tensor=2", "cpu-8").cfg
+    alone = start_run(run[0], ["steps=9"], None, None, "cpu-8").cfg
     assert (cfg.mesh.text(), cfg.steps) == ("tensor=2", 9)
     assert alone.mesh.num_devices == 8
     assert cfg.set(mesh=alone.mesh) == alone
@@ -56,7 +56,7 @@ def test_hardware_and_a_mesh_can_both_be_chosen(run, monkeypatch):
 
 def test_generate_runs_on_the_mesh_of_the_run(run, capsys):
     directory, _ = run
-    assert main(["generate", directory, "It was", "sample_tokens=4"]) == 0
+    assert main(["generate", directory, "It was", "tokens=4"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("It was")
     assert "so this is on" not in printed.err

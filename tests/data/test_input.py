@@ -30,7 +30,6 @@ def error_of(call) -> str:
 def test_batch_has_all_fields_in_their_shapes_and_types():
     made: Input = TRAIN.build()
     batch = next(iter(made))
-    assert made.batch_shape == (4, 32)
     assert {name: (values.shape, values.dtype) for name, values in batch.items()} == {
         name: ((4, 32), dtype) for name, dtype in FIELDS.items()
     }
@@ -46,10 +45,14 @@ def test_tokens_are_the_text_and_targets_are_the_text_one_further():
     np.testing.assert_array_equal(batch["positions"], np.tile(np.arange(32), (4, 1)))
 
 
-def test_input_tells_the_size_of_its_vocabulary(hugging_face_file):
-    assert TRAIN.build().vocab_size == 259
+def test_input_tells_what_its_tokens_are_less_than_and_what_travels_with_a_model(hugging_face_file):
+    assert TRAIN.build().bounds() == {"tokens": 259, "targets": 259}
     tokenizer = HuggingFaceTokenizer.Config(file=hugging_face_file, eos_token="</s>")
-    assert TRAIN.set(tokenizer=tokenizer).build().vocab_size == 300
+    made = TRAIN.set(tokenizer=tokenizer).build()
+    assert made.bounds() == {"tokens": 300, "targets": 300}
+    assert made.files() == made.tokenizer.files()
+    gone = TRAIN.set(tokenizer=tokenizer.set(file="gone.json")).build(files=made.files())
+    assert gone.files() == made.files()
 
 
 def test_each_iteration_starts_anew():

@@ -32,6 +32,7 @@ IDS = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 TARGETS = jnp.array([[2, 3, 4, 5, 6], [0, 0, 9, 10, 1]])
 WEIGHTS = jnp.array([[1.0, 1.0, 1.0, 0.5, 0.0], [1.0, 1.0, 2.0, 1.0, 1.0]])
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2], [1, 2, 2, 2, 0]])
+BATCH = {"tokens": IDS, "targets": TARGETS, "weights": WEIGHTS}
 
 
 @functools.cache
@@ -59,13 +60,13 @@ def test_the_loss_is_its_definition_with_documents_weights_z_loss_and_chunks():
     model = lm(num_layers=1, head=None, z_loss=0.1, loss_chunk=3).build()
 
     def loss(params):
-        found, collected = call(model, params, IDS, TARGETS, WEIGHTS, segments=SEGMENTS, method="loss")
-        return tuple(found), collected.losses
+        found, collected = call(model, params, {**BATCH, "segments": SEGMENTS}, method="loss")
+        return (found.sum, found.weight, found.metrics["accuracy"]), collected.losses
 
     def definition(params):
         logits = reference.causal_lm(params, np.asarray(IDS), segments=np.asarray(SEGMENTS)).reshape(10, -1)
         sums = reference.token_loss(logits, np.asarray(TARGETS).ravel(), np.float64(WEIGHTS).ravel(), 0.1)
-        return sums, {"z_loss": sums[3] / sums[1]}
+        return (*sums[:2], (sums[2], sums[1])), {"z_loss": sums[3] / sums[1]}
 
     check(loss, definition, random_params(model))
 
@@ -77,7 +78,7 @@ def test_no_program_of_the_loss_has_the_logits_of_all_tokens(cfg):
         params = random_params(model)
 
         def loss(params):
-            return call(model, params, IDS, TARGETS, WEIGHTS, method="loss")[0].loss
+            return call(model, params, BATCH, method="loss")[0].sum
 
         made = shapes(jax.make_jaxpr(jax.value_and_grad(loss))(params))
         return {math.prod(shape[:-1]) for shape in made if shape[-1:] == (11,) and shape != (8, 11)}
@@ -133,7 +134,7 @@ def test_what_is_not_asked_for_costs_no_equation():
     places, head = 2, 1  # Numbers each place and gives it a row; one product.
     assert whole == parts + places + head
     losses = [
-        count(lambda p, m=m: call(m, p, IDS, TARGETS, WEIGHTS, method="loss")[0], params)
+        count(lambda p, m=m: call(m, p, BATCH, method="loss")[0], params)
         for m in (model, cfg.set(logit_scale=2.0).build())
     ]
     assert losses[1] == losses[0] + 1
@@ -175,9 +176,9 @@ def test_jit_changes_nothing():
 def test_the_sums_of_the_loss_add_up_over_any_split_of_the_batch():
     model = lm().build()
     params, _ = program(lm())
-    run = jax.jit(lambda *batch: call(model, params, *batch, method="loss")[0])
-    halves = [run(*(x[i : i + 1] for x in (IDS, TARGETS, WEIGHTS))) for i in range(2)]
-    assert_same(run(IDS, TARGETS, WEIGHTS), jax.tree.map(jnp.add, *halves))
+    run = jax.jit(lambda batch: call(model, params, batch, method="loss")[0])
+    halves = [run({name: x[i : i + 1] for name, x in BATCH.items()}) for i in range(2)]
+    assert_same(run(BATCH), jax.tree.map(jnp.add, *halves))
 
 
 # Dtypes, dropout, parameters.
@@ -192,10 +193,10 @@ def test_in_bfloat16_logits_are_bfloat16_and_the_loss_is_float32():
     assert_close(low, run(IDS), 20 * BFLOAT16)
 
     def loss(params):
-        return call(model, params, IDS, TARGETS, WEIGHTS, method="loss", dtype=jnp.bfloat16)[0]
+        return call(model, params, BATCH, method="loss", dtype=jnp.bfloat16)[0]
 
-    sums, gradients = jax.eval_shape(lambda p: (loss(p), jax.grad(lambda p: loss(p).loss)(p)), params)
-    assert {x.dtype for x in sums} == {jnp.dtype(jnp.float32)}
+    sums, gradients = jax.eval_shape(lambda p: (loss(p), jax.grad(lambda p: loss(p).sum)(p)), params)
+    assert {x.dtype for x in jax.tree.leaves(sums)} == {jnp.dtype(jnp.float32)}
     assert {x.dtype for x in jax.tree.leaves(gradients)} == {jnp.dtype(jnp.float32)}, "as the parameters are kept"
 
 
@@ -315,17 +316,20 @@ def test_lengths_without_state_are_refused():
 def test_chunks_of_a_device_change_nothing_on_a_mesh():
     """Where each device has several chunks of tokens, as it has in all large runs."""
     ids = jax.random.randint(jax.random.key(0), (8, 16), 0, 30)
-    weights = jnp.ones(ids.shape)
+    batch = {"tokens": ids, "targets": ids, "weights": jnp.ones(ids.shape)}
 
     def gradient(cfg, mesh):
         model = cfg.build()
         params, layout = init(model, jax.random.key(1)), layout_of(mesh)
 
         def loss(params):
-            return call(model, params, ids, ids, weights, method="loss", layout=layout)[0].loss
+            found = call(model, params, batch, method="loss", layout=layout)[0].sum
+            chosen = call(model, params, batch, method="log_probs", layout=layout)[0]
+            return found, found + jnp.sum(chosen * jnp.cos(jnp.arange(16.0)))
 
         with jax.set_mesh(mesh.on()):
-            return jax.jit(jax.value_and_grad(loss))(params)
+            run = jax.jit(lambda p: (loss(p), [jax.grad(lambda p, i=i: loss(p)[i])(p) for i in range(2)]))
+            return run(params)
 
     cfg = lm().set(vocab_size=30)
     whole = gradient(cfg, Mesh())

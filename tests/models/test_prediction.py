@@ -17,6 +17,7 @@ IDS = jnp.array([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 10, 0]])
 TARGETS = jnp.array([[2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 0, 0]])
 WEIGHTS = jnp.array([[1.0, 1.0, 0.0, 1.0, 0.5, 1.0], [1.0, 1.0, 2.0, 0.0, 0.0, 0.0]])
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
+BATCH = {"tokens": IDS, "targets": TARGETS, "weights": WEIGHTS, "segments": SEGMENTS}
 BLOCK = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
 AHEAD = MultiTokenPrediction.Config(block=BLOCK)
 CFG = lm(num_layers=1, predictions=(AHEAD, AHEAD), prediction_weight=0.4, embedding_scale=2.0, z_loss=0.1)
@@ -26,9 +27,8 @@ def losses(cfg, rows=slice(None)):
     model = cfg.build()
 
     def run(params):
-        batch = (x[rows] for x in (IDS, TARGETS, WEIGHTS))
-        found, collected = call(model, params, *batch, segments=SEGMENTS[rows], method="loss")
-        return tuple(found), collected.losses
+        found, collected = call(model, params, {name: x[rows] for name, x in BATCH.items()}, method="loss")
+        return (found.sum, found.weight, found.metrics["accuracy"]), collected.losses
 
     return run
 
@@ -59,7 +59,7 @@ def definition(p):
                 total += reference.token_loss(*one, 0.1)
         found[f"predictions[{d - 1}]"] = 0.4 / 2 * total[0] / weights.sum()
         z_loss += 0.4 / 2 * total[3]
-    return main, {**found, "z_loss": z_loss / weights.sum()}
+    return (*main[:2], (main[2], main[1])), {**found, "z_loss": z_loss / weights.sum()}
 
 
 def test_the_losses_are_their_definition_with_documents_and_weights():
@@ -82,7 +82,7 @@ def test_the_losses_add_up_over_any_split_of_the_batch_by_the_weight_of_the_toke
     params = random_params(CFG.build())
 
     def sums(rows):
-        (_, weight, *_), extra = jax.jit(losses(CFG, rows))(params)
+        (_, weight, _), extra = jax.jit(losses(CFG, rows))(params)
         return {name: value * weight for name, value in extra.items()}
 
     halves = [sums(slice(i, i + 1)) for i in range(2)]
@@ -92,7 +92,7 @@ def test_the_losses_add_up_over_any_split_of_the_batch_by_the_weight_of_the_toke
 def test_without_tokens_that_count_there_is_no_loss():
     model = CFG.build()
     params = random_params(model)
-    _, collected = call(model, params, IDS, TARGETS, 0 * WEIGHTS, segments=SEGMENTS, method="loss")
+    _, collected = call(model, params, {**BATCH, "weights": 0 * WEIGHTS}, method="loss")
     assert set(map(float, collected.losses.values())) == {0.0}
 
 

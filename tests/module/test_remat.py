@@ -10,7 +10,7 @@ import pytest
 from jax._src.ad_checkpoint import saved_residuals  # jax.ad_checkpoint only prints them.
 
 from dovetail.config import ConfigError, modify
-from dovetail.module import Module, Remat, call, init
+from dovetail.module import Module, Remat, call, init, kernel_result
 from support.compare import assert_same
 from support.loops import Repeat, Sequence
 from support.transformer import Attention, Block, DenseFeedForward, decoder
@@ -43,6 +43,19 @@ def test_remat_keeps_nothing_but_what_is_named():
 def test_dots_are_kept_without_being_named():
     # Query, key, value, out and up; the scores have batch dimensions, and nothing needs the result of down.
     assert residuals(block(Remat(save_dots=True))) == [(2, 6, 8)] * 4 + [(2, 6, 16)]
+
+
+class Kernel(Module):
+    """Calls a kernel, in no path, that names what its backward pass needs."""
+
+    def forward(self, x):
+        return jnp.sin(self.tag("sine", kernel_result("sine", jnp.sin(x))))
+
+
+def test_what_a_kernel_names_is_kept_with_dots_or_by_its_name():
+    assert residuals(Kernel.Config(remat=Remat())) == []
+    for remat in (Remat(save_dots=True), Remat(save=("sine",))):
+        assert set(residuals(Kernel.Config(remat=remat))) == {X.shape}
 
 
 def test_values_and_gradients_do_not_change():

@@ -398,7 +398,7 @@ def test_a_layer_takes_the_place_of_any_other_in_a_model(interface, cfg):
     np.testing.assert_array_equal(changed[:, :2], False, "and to none before it")
 
     def loss(params):
-        return call(model, params, IDS, IDS, jnp.ones_like(IDS), method="loss")[0].loss
+        return call(model, params, {"tokens": IDS, "targets": IDS, "weights": jnp.ones_like(IDS)}, method="loss")[0].sum
 
     assert jax.tree.structure(jax.eval_shape(jax.grad(loss), params)) == jax.tree.structure(params)
 

@@ -138,6 +138,16 @@ def test_a_skipped_step_changes_nothing_but_what_counts_it(optimizer, arrays, co
     assert (int(metrics["skipped"]), int(new.num_updates)) == (0, 3)
 
 
+def test_without_a_branch_a_skipped_step_is_the_same(specs, arrays, compiled):
+    cfg = CFG.set(skip=SPIKES)
+    _, make, update = compiled(cfg)
+    params = jax.tree.map(jnp.float32, arrays(0))
+    grads = [arrays(1), jax.tree.map(lambda x: 10 * x, arrays(2)), arrays(3)]
+    found = run(jax.jit(cfg.build(specs=specs, branches=False).update), params, make(params), grads)
+    assert_same(found, run(update, params, make(params), grads))
+    assert int(found[1].num_skipped) == 1
+
+
 def test_without_skip_nothing_is_skipped(arrays, compiled):
     _, make, update = compiled(CFG.set(skip=None, clip_norm=None, weight_decay=None, ema=None, optimizer=SGD.Config()))
     grads = arrays(1)

@@ -7,11 +7,11 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import specs
-from dovetail.parallel import Batch, check_fit, factorisations, parse_mesh, placed, placement_text
+from dovetail.parallel import BatchShape, check_fit, factorisations, parse_mesh, placed, placement_text
 from dovetail.zoo import model
 
 TREE = specs(model("llama3-8b").build(path="model"))
-STEP = Batch(64, 4096)
+STEP = BatchShape(64, {"seq": 4096})
 
 
 @pytest.mark.parametrize("text", ["data=64", "fsdp=16,tensor=8", "pipeline=4,data=2,seq=4", "tensor=32", "data=1"])
@@ -34,14 +34,14 @@ def test_a_mesh_that_fits_is_accepted(text):
         ),
         (
             "data=2,fsdp=3",
-            Batch(64, 4096, 2),
+            BatchShape(64, {"seq": 4096}, 2),
             "the mesh data=2,fsdp=3 does not fit:\n"
             "  model.embedding.table: dimension 1 (embed) has size 4096, which fsdp = 3 does not divide. "
             "Sizes that do: 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096.",
         ),
         (
             "data=16",
-            Batch(24, 4096, 2),
+            BatchShape(24, {"seq": 4096}, 2),
             "the mesh data=16 does not fit:\n"
             "  input.batch_size is 24, expected a multiple of 32 = data (16) x num_microbatches (2).\n"
             "  The nearest of 16 devices that fit: data=4,tensor=4; data=4,seq=2,tensor=2; data=4,seq=4.",
@@ -50,13 +50,13 @@ def test_a_mesh_that_fits_is_accepted(text):
             "seq=3",
             STEP,
             "the mesh seq=3 does not fit:\n"
-            "  input.seq_len is 4096, expected a multiple of seq = 3.\n"
+            "  input: rows have size 4096 along 'seq', expected a multiple of seq = 3.\n"
             "  No mesh of 3 devices fits this model and batch. Use fewer devices, or an input.batch_size that is a "
             "multiple of 3, for data=3.",
         ),
         (
             "pipeline=3",
-            Batch(3, 4096),
+            BatchShape(3, {"seq": 4096}),
             "the mesh pipeline=3 does not fit:\n"
             "  pipeline (3) does not divide the number of layers, 32. Sizes that do: 1, 2, 4, 8, 16, 32.\n"
             "  The nearest of 3 devices that fit: data=3.",

@@ -104,9 +104,9 @@ def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself
 
     def loss(layout, params):
         weights = jnp.ones(ids.shape)
-        args = (ids, jnp.roll(ids, -1, axis=1), weights)
-        found, _ = call(model, params, *args, segments=segments, method="loss", layout=layout)
-        return found.loss / found.weight
+        batch = {"tokens": ids, "targets": jnp.roll(ids, -1, axis=1), "weights": weights, "segments": segments}
+        found, _ = call(model, params, batch, method="loss", layout=layout)
+        return found.sum / found.weight
 
     got = on(mesh, lambda layout, p: jax.jit(jax.value_and_grad(partial(loss, layout)))(p), model, params)
     assert_same(got, jax.device_get(jax.jit(jax.value_and_grad(partial(loss, None)))(params)))

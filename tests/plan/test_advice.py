@@ -29,7 +29,7 @@ def test_where_no_mesh_fits_the_sizes_that_do_are_named_and_work(name, on, fit):
         on_hardware(cfg, on)
     chips, rows, tokens = hardware(on).num_devices, cfg.input.batch_size, cfg.input.seq_len
     assert str(e.value) == (
-        f"no mesh spreads this over the {chips} devices of {on}: a batch has {rows} rows of {tokens} tokens, and heads "
+        f"no mesh spreads this over the {chips} devices of {on}: a batch has {rows} rows (seq {tokens}), and heads "
         f"and layers can be split only so far.\n  Use input.batch_size={fit}"
     )
     for size in fit.partition(",")[0].split(" or "):

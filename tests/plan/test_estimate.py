@@ -17,7 +17,8 @@ from dovetail.plan._estimate import activation_bytes, block_bytes, describe, kep
 from dovetail.train import abstract_batch, loss_function
 from dovetail.zoo import recipe
 
-TOKENS, DTYPE = 64, "float32"
+DTYPE = "float32"
+ROW = recipe("llama3-tiny").input.set(batch_size=1, seq_len=64)
 SEED = random.randrange(2**32)
 
 
@@ -40,8 +41,7 @@ def drawn(draw: random.Random) -> tuple[Block.Config, ...]:
     ]
     chosen = draw.sample(mixers, draw.randint(2, 3))
     return tuple(
-        Block.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=8 * draw.randint(1, 6)))
-        for mixer in chosen
+        Block.Config(mixer=mixer, ffn=GatedFeedForward.Config(hidden_dim=8 * draw.randint(1, 6))) for mixer in chosen
     )
 
 
@@ -56,22 +56,22 @@ def test_a_block_is_a_part_of_what_a_deeper_model_leaves_behind():
 
     def added(times: int) -> int:
         """Bytes that all blocks together keep, beyond their inputs."""
-        none, full = (kept_bytes(with_remat(model(times), policy), TOKENS, DTYPE) for policy in ("none", "full"))
+        none, full = (kept_bytes(with_remat(model(times), policy), ROW, DTYPE) for policy in ("none", "full"))
         return none - full
 
     all_kinds = (added(2 * times) - added(times)) / times  # One block of each.
-    assert all_kinds / len(pattern) * 0.95 < block_bytes(model(times), TOKENS, DTYPE) < all_kinds
+    assert all_kinds / len(pattern) * 0.95 < block_bytes(model(times), ROW, DTYPE) < all_kinds
 
 
 def test_the_compiler_needs_what_the_estimate_says_for_a_pattern():
     cfg = with_remat(recipe("gemma2-tiny").model.set_in("stack.num_layers", 6), "full")
-    model, tokens = cfg.build(path="model"), 256
+    model, row = cfg.build(path="model"), ROW.set(seq_len=256)
     loss = loss_function(model, dtype=None)
     gradient = jax.jit(jax.grad(lambda params, batch: loss(params, batch, jax.random.key(0))[0]))
-    compiled = gradient.lower(abstract(model), abstract_batch(1, tokens)).compile()
+    compiled = gradient.lower(abstract(model), abstract_batch(*row.batch_specs())).compile()
     needed = compiled.memory_analysis()
     assert needed is not None
-    estimate = kept_bytes(cfg, tokens, DTYPE) + block_bytes(cfg, tokens, DTYPE)
+    estimate = kept_bytes(cfg, row, DTYPE) + block_bytes(cfg, row, DTYPE)
     assert estimate == pytest.approx(needed.temp_size_in_bytes, rel=0.4)
 
 

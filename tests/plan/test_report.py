@@ -61,9 +61,10 @@ def test_paths_are_those_of_the_config(cfg, report):
 def test_the_models_flops_follow_from_its_size_whatever_the_kernels(cfg, report):
     plain = size_of(recipe("qwen3-moe-tiny"))
     tokens = cfg.input.batch_size * cfg.input.seq_len
+    assert (report.unit, report.units_per_step) == ("token", tokens)
     assert report.parameters == plain.parameters
-    assert report.model_flops == plain.flops_per_token * tokens
-    assert report.full_model_flops == plain.full_flops_per_token * tokens
+    assert report.model_flops == plain.flops_per_unit * tokens
+    assert report.full_model_flops == plain.full_flops_per_unit * tokens
     assert report.hardware_flops >= report.model_flops * 0.9
 
 

@@ -27,7 +27,7 @@ def part_of(context: Context, start: int, stop: int) -> Context:
 def in_parts(
     layer: Module, params: Any, x: Array, context: Context, parts: Sequence[tuple[int, int]], **sizes: int
 ) -> tuple[Array, dict[str, Array], list[Any]]:
-    """Runs a layer on one part of the rows after the other; returns the whole, the state, and summaries of each call."""
+    """Runs a layer on one part of the rows after the other; returns the whole, the state, and all summaries."""
     first = slice(*parts[0])
     sizes = {"batch": x.shape[0], **sizes}
     state = started(layer, params, x[:, first], part_of(context, *parts[0]), sizes=sizes)

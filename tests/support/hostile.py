@@ -31,7 +31,7 @@ HARMFUL = [
     "jax.tree_util:tree_map", "jax.tree_util:Partial", "jax.lax:map", "jax.nn:one_hot", "optax:apply_updates",
     "dovetail.config:from_json", "dovetail.config:config_for", "dovetail.config:override", "dovetail.cli:main",
     "dovetail.checkpoint:load_config", "dovetail.checkpoint:load_files", "dovetail.data:corpus_path",
-    "dovetail.data:source_of", "dovetail.zoo:recipe", "dovetail.launch:start_devices", "dovetail.train:Trained.load",
+    "dovetail.data:source_of", "dovetail.zoo:recipe", "dovetail.hardware:start_devices", "dovetail.train:Trained.load",
     "dovetail.module:init", "dovetail.ops:note_choice", "jax.ffi:register_ffi_target",
 ]  # fmt: skip
 _NUMBERS = [0, -1, 3, 70, 0.5, -0.0, 10**400, float("nan"), float("inf"), True, None, 2**63]

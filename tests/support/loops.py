@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over layers for the tests of `dovetail.module`, which has `repeat` but no layers; those are in `dovetail.nn`."""
+"""Loops over layers for the tests of `dovetail.module`, which has `repeat` but no layers: `dovetail.nn` has those."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.models import Sampling, generate
 from dovetail.module import call, specs
+from dovetail.serve import Sampling, generate
 from dovetail.train import gradients_of, init_state, train_step
 from dovetail.zoo import recipe
 

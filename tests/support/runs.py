@@ -5,7 +5,8 @@ from pathlib import Path
 
 from dovetail.data import ByteTokenizer, TextDataset, TextFiles, TextInput
 from dovetail.optim import EMA, ConstantSchedule, Learner
-from dovetail.train import JsonLines, Trainer
+from dovetail.serve import Sampler
+from dovetail.train import HeldOutLoss, JsonLines, Trainer
 from dovetail.zoo.families import llama
 
 TEXT = "\n\n\n".join(f"Chapter {i}. It was a dark and stormy night, the {i}th of them." for i in range(40))
@@ -27,14 +28,24 @@ def tiny(directory: Path, steps: int = 6, **fields) -> Trainer.Config:
         model=model.set_in("stack.layer.dropout.rate", 0.2),
         learner=Learner.Config(schedule=ConstantSchedule.Config(peak=1e-2), ema=EMA.Config(decay=0.9)),
         input=from_text(),
-        eval_input=from_text(shuffle=False, epochs=1),
+        evaluators={
+            "eval": HeldOutLoss.Config(input=from_text(shuffle=False, epochs=1), every=3),
+            "sample": Sampler.Config(prompt="It was", tokens=8, every=3),
+        },
         steps=steps,
         directory=str(directory / "run"),
         observers=(JsonLines.Config(),),
         num_microbatches=2,
         log_every=1,
         save_every=3,
-        eval_every=3,
-        sample_prompt="It was",
-        sample_tokens=8,
     ).set(**fields)
+
+
+def without_samples(cfg: Trainer.Config) -> Trainer.Config:
+    """The same run, which writes nothing: that is another program to compile."""
+    return cfg.set(evaluators={"eval": cfg.evaluators["eval"]})
+
+
+def evaluated_at_the_end(cfg: Trainer.Config) -> Trainer.Config:
+    """The same run with its held-out loss at the end alone."""
+    return without_samples(cfg).set_in("evaluators.eval.every", None)

@@ -33,7 +33,7 @@ def write(directory: Path, text: str) -> Path:
         "'''console\n$ echo one two > a.txt\n$ cat \\\n    a.txt\none ...\n'''\n",
         "'''console\n$ touch a\n'''\n'''python\nimport os\nassert os.listdir() == ['a']\n'''\n",
         "'''console\n$ dovetail list tiny-lm\n...1.28M...\n$ dovetail show tiny-ml\n...no recipe...\n'''\n",
-        "'''bash\ndovetail train runs/mine steps=7 sample_prompt=...  # and more\n'''\n",
+        "'''bash\ndovetail train runs/mine steps=7 seed=...  # and more\n'''\n",
         "'''bash\ncd x && make venv test  # and make sure\n'''\n'''text\nnot an output\n'''\n",
     ],
 )

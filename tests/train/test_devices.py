@@ -15,7 +15,7 @@ import pytest
 from dovetail.config import ConfigError, to_json
 from dovetail.parallel import Mesh, parse_mesh
 from dovetail.train import Trainer
-from support.runs import tiny
+from support.runs import tiny, without_samples
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
 
@@ -32,7 +32,8 @@ def assert_close(found, wanted) -> None:
 
 def test_a_run_on_a_mesh_is_the_run_on_one_device(unbroken, tmp_path):
     want, state = unbroken
-    cfg = tiny(tmp_path, mesh=CUBE).set_in("eval_input.batch_size", 3)  # Which fsdp does not divide: it is filled up.
+    # A batch_size that fsdp does not divide: batches are filled up.
+    cfg = tiny(tmp_path, mesh=CUBE).set_in("evaluators.eval.input.batch_size", 3)
     found = cfg.build().run()
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
     np.testing.assert_allclose(losses(cfg, "eval/loss"), losses(want, "eval/loss"), rtol=1e-5)
@@ -46,7 +47,7 @@ def test_a_run_on_a_mesh_is_the_run_on_one_device(unbroken, tmp_path):
 
 def test_a_run_may_go_on_on_another_mesh(unbroken, tmp_path):
     want, state = unbroken
-    begun = tiny(tmp_path, steps=3, mesh=parse_mesh("data=2"), sample_prompt="")
+    begun = without_samples(tiny(tmp_path, steps=3, mesh=parse_mesh("data=2")))
     begun.build().run()
     cfg = begun.set(steps=6, mesh=CUBE)
     found = cfg.build().run()
@@ -62,18 +63,19 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_written(tmp_path
 
 
 def test_a_length_to_evaluate_that_the_mesh_does_not_divide_is_refused_at_the_start(tmp_path):
-    cfg = tiny(tmp_path, mesh=Mesh(seq=4)).set_in("eval_input.seq_len", 30)
+    cfg = tiny(tmp_path, mesh=Mesh(seq=4)).set_in("evaluators.eval.input.seq_len", 30)
     with pytest.raises(ConfigError) as e:
         cfg.build()
     assert str(e.value) == (
-        "eval_input.seq_len is 30, which the 4 devices along the mesh axis 'seq' do not divide.\n  Use 28 or 32."
+        "evaluators.eval.input: rows have size 30 along 'seq', which 4 devices of the mesh do not divide.\n"
+        "  Use 28 or 32."
     )
 
 
 PROGRAM = """
 import os, sys
 from dovetail.config import from_json
-from dovetail.launch import start_devices
+from dovetail.hardware import start_devices
 
 cfg = from_json(sys.argv[1])
 start_devices(cfg.mesh, os.environ)
@@ -101,17 +103,18 @@ def run_together(cfg: Trainer.Config, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "count, text, prompt",  # To write a sample, each process compiles another program: one case shows that it can.
+    "count, text, samples",  # To write a sample, each process compiles another program: one case shows that it can.
     [
-        pytest.param(2, "data=2,tensor=2", "It was", id="2 of 2 devices, rows apart"),
-        pytest.param(2, "tensor=2", "", id="2 of 1 device, rows shared"),
-        pytest.param(2, "fsdp=2", "", id="2 of 1 device, rows apart", marks=pytest.mark.slow),
-        pytest.param(4, "data=2,tensor=2", "", id="4 of 1 device, rows shared", marks=pytest.mark.slow),
+        pytest.param(2, "data=2,tensor=2", True, id="2 of 2 devices, rows apart"),
+        pytest.param(2, "tensor=2", False, id="2 of 1 device, rows shared"),
+        pytest.param(2, "fsdp=2", False, id="2 of 1 device, rows apart", marks=pytest.mark.slow),
+        pytest.param(4, "data=2,tensor=2", False, id="4 of 1 device, rows shared", marks=pytest.mark.slow),
     ],
 )
-def test_several_processes_are_one_run(count, text, prompt, unbroken, tmp_path):
+def test_several_processes_are_one_run(count, text, samples, unbroken, tmp_path):
     want, _ = unbroken
-    cfg = tiny(tmp_path, mesh=parse_mesh(text), sample_prompt=prompt)
+    cfg = tiny(tmp_path, mesh=parse_mesh(text))
+    cfg = cfg if samples else without_samples(cfg)
     run_together(cfg, count)
     np.testing.assert_allclose(losses(cfg), losses(want), rtol=1e-5)
     again = cfg.set(steps=7, mesh=Mesh())  # What they saved, one process goes on with.

@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import ByteTokenizer
 from dovetail.parallel import Mesh
 from dovetail.train import InitFrom, Program
 from dovetail.train._initial import check_init_from, initial_state
 
-TOKENIZER = ByteTokenizer.Config().build()
 
-
-def started(cfg, path, tokenizer=TOKENIZER, **fields):
+def started(cfg, path, files=None, **fields):
     cfg = cfg.set(init_from=InitFrom(path=path, **fields))
-    return initial_state(Program(cfg), cfg, tokenizer)
+    return initial_state(Program(cfg), cfg, files or {})
 
 
 @pytest.mark.parametrize("mesh", [Mesh(), Mesh(data=2, tensor=2)], ids=Mesh.text)
@@ -50,7 +47,7 @@ def test_what_does_not_fit_is_listed_and_taken_from_scratch_only_if_allowed(unbr
     assert lines[-1] == "  To take what fits, and start the rest from scratch: init_from.strict=False"
     state, said = started(other, cfg.directory, strict=False)
     assert said.splitlines()[1:] == lines[1:-1]
-    fresh = initial_state(Program(other), other, TOKENIZER)[0].params
+    fresh = initial_state(Program(other), other, {})[0].params
     np.testing.assert_array_equal(state.params["embedding"]["table"], fresh["embedding"]["table"])
     np.testing.assert_array_equal(state.params["norm"]["scale"], last.learner.ema["norm"]["scale"])
 
@@ -69,11 +66,10 @@ def test_a_model_with_nothing_in_common_is_refused_even_if_not_all_must_fit(unbr
         started(cfg.set_in("model.dim", 32), cfg.directory, strict=False)
 
 
-def test_another_tokenizer_does_not_fit(unbroken, monkeypatch):
+def test_an_input_with_other_files_does_not_fit(unbroken):
     cfg, _ = unbroken
-    monkeypatch.setattr(type(TOKENIZER), "files", lambda self: {"tokenizer.json": b"{}"})
-    with pytest.raises(ConfigError, match="Its tokenizer is another one: the same numbers are other words"):
-        started(cfg, cfg.directory)
+    with pytest.raises(ConfigError, match=r"files of its input are others \(tokenizer.json\): the same numbers may"):
+        started(cfg, cfg.directory, {"tokenizer.json": b"{}"})
 
 
 def test_a_place_without_a_run_is_an_error(unbroken, tmp_path):
@@ -89,4 +85,4 @@ def test_a_run_does_not_start_from_itself(unbroken, path):
     cfg, _ = unbroken
     cfg = cfg.set(init_from=InitFrom(path=path.format(cfg.directory)))
     with pytest.raises(ConfigError, match=r"is this run itself\. Give the new one a directory: directory=runs/NAME"):
-        check_init_from(Program(cfg), cfg, TOKENIZER, starts=False)
+        check_init_from(Program(cfg), cfg, {}, starts=False)

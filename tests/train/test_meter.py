@@ -40,19 +40,22 @@ def test_a_chip_that_is_not_in_the_catalogue_has_no_share_and_says_so(kind):
     peak = peak_of(described(kind, 8, "cuda"), "bfloat16")
     assert peak.flops is None
     assert f"calls itself {kind!r}" in peak.text
-    meter = Meter(6e9, peak)
-    meter.add(100.0)
-    meter.add(100.0)
+    meter = Meter("token", peak)
+    meter.add(100.0, 6e9)
+    meter.add(100.0, 6e9)
     assert "mfu" not in meter.read()
 
 
-def test_the_share_is_of_all_tokens_by_all_devices(monkeypatch):
+def test_the_share_is_of_all_units_by_all_devices(monkeypatch):
     now = iter([0.0, 0.0, 2.0, 2.0])
     monkeypatch.setattr("dovetail.train._meter.time.perf_counter", lambda: next(now))
-    meter = Meter(flops_per_token=6e9, peak=Peak(8 * 100e12, ""))
-    meter.add(1e6)  # The first step compiles: it is not counted.
-    meter.add(1e5)
-    assert meter.read()["mfu"] == pytest.approx(1e5 / 2.0 * 6e9 / 8e14)
+    meter = Meter("image", Peak(8 * 100e12, ""))
+    meter.add(1e6, 1.0)  # The first step compiles: it is not counted.
+    meter.add(6e4, 6e9)
+    meter.add(4e4, 3e9)  # Another shape.
+    found = meter.read()
+    assert found["mfu"] == pytest.approx((6e4 * 6e9 + 4e4 * 3e9) / 2.0 / 8e14)
+    assert found["images_per_second"] == 1e5 / 2.0
 
 
 def test_of_a_cpu_the_peak_is_measured(monkeypatch):

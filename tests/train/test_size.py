@@ -35,17 +35,17 @@ def test_llama2_7b_is_six_a_parameter_and_three_times_causal_attention():
     size, tokens = size_of(cfg), 4096 * 1024
     layer = 4 * 4096**2 + 3 * 4096 * 11008
     products = 6 * (32 * layer + 4096 * 32000)
-    assert size.flops_per_token == products + 3 * 32 * 4 * 4096 * causal(4096)
-    assert size.full_flops_per_token == products + 3 * 32 * 4 * 4096 * 4096
-    assert size.flops_per_token * tokens == pytest.approx(1.798e17, rel=5e-4)
-    assert size.full_flops_per_token * tokens == pytest.approx(1.933e17, rel=5e-4)
+    assert size.flops_per_unit == products + 3 * 32 * 4 * 4096 * causal(4096)
+    assert size.full_flops_per_unit == products + 3 * 32 * 4 * 4096 * 4096
+    assert size.flops_per_unit * tokens == pytest.approx(1.798e17, rel=5e-4)
+    assert size.full_flops_per_unit * tokens == pytest.approx(1.933e17, rel=5e-4)
 
 
 def test_a_mixture_of_experts_counts_those_that_a_token_meets():
     size, length = size_of(recipe("qwen3-30b-a3b")), 4096  # 128 experts, 8 for each token.
     attention = 2048 * 128 * (2 * 32 + 2 * 4)
     layer = attention + 128 * 2048 + 8 * 3 * 2048 * 768
-    assert size.flops_per_token == 6 * (48 * layer + 2048 * 151_936) + 3 * 48 * 4 * 32 * 128 * causal(length)
+    assert size.flops_per_unit == 6 * (48 * layer + 2048 * 151_936) + 3 * 48 * 4 * 32 * 128 * causal(length)
 
 
 def test_windows_of_gemma2_count_as_far_as_they_reach():
@@ -53,8 +53,8 @@ def test_windows_of_gemma2_count_as_far_as_they_reach():
     layer = 2304 * 256 * (2 * 8 + 2 * 4) + 3 * 2304 * 9216
     products = 6 * (26 * layer + 2304 * 256_000)
     each = 3 * 4 * 8 * 256
-    assert size.flops_per_token == products + 13 * each * (causal(length) + causal(length, 4096))
-    assert size.full_flops_per_token == products + 26 * each * length
+    assert size.flops_per_unit == products + 13 * each * (causal(length) + causal(length, 4096))
+    assert size.full_flops_per_unit == products + 26 * each * length
 
 
 def test_latent_attention_counts_keys_of_one_size_and_values_of_another():
@@ -62,7 +62,7 @@ def test_latent_attention_counts_keys_of_one_size_and_values_of_another():
     mixer = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 512 + 7168 * 64 + 512 * 128 * (128 + 128) + 128 * 128 * 7168
     dense, expert = 3 * 7168 * 18432, 3 * 7168 * 2048
     products = 61 * mixer + 3 * dense + 58 * (7168 * 256 + 9 * expert) + 7168 * 129_280
-    assert size.flops_per_token == 6 * products + 3 * 61 * 2 * 128 * (192 + 128) * causal(length)
+    assert size.flops_per_unit == 6 * products + 3 * 61 * 2 * 128 * (192 + 128) * causal(length)
 
 
 def test_a_state_space_layer_counts_what_is_written_and_read():
@@ -71,7 +71,7 @@ def test_a_state_space_layer_counts_what_is_written_and_read():
     inner, state = 2 * dim, mixer.state_dim
     layer = dim * (3 * inner + 2 * state + inner // mixer.head_dim)  # Gate, value, out; key, query; step.
     layers, vocab = cfg.model.stack.num_layers, cfg.model.vocab_size
-    assert size_of(cfg).flops_per_token == 6 * (layers * layer + dim * vocab) + 3 * layers * 4 * inner * state
+    assert size_of(cfg).flops_per_unit == 6 * (layers * layer + dim * vocab) + 3 * layers * 4 * inner * state
 
 
 def test_a_further_prediction_counts_its_block_and_the_head_again():
@@ -81,8 +81,8 @@ def test_a_further_prediction_counts_its_block_and_the_head_again():
     model = cfg.model
     one = cfg.set_in("model.stack.num_layers", 1)
     two = cfg.set_in("model.stack.num_layers", 2)
-    layer = size_of(two).flops_per_token - size_of(one).flops_per_token
-    added = size_of(more).flops_per_token - size_of(cfg).flops_per_token
+    layer = size_of(two).flops_per_unit - size_of(one).flops_per_unit
+    added = size_of(more).flops_per_unit - size_of(cfg).flops_per_unit
     assert added == pytest.approx(layer + 6 * (2 * model.dim**2 + model.dim * model.vocab_size))
 
 
@@ -91,11 +91,11 @@ def test_what_is_frozen_needs_no_gradient_of_its_own():
     lora = replace_all(DenseLinear.Config, LoRALinear.Config(rank=2), at="model.stack.*")(cfg)
     frozen = lora.set_in("learner.trained", ("*.lora_*",))
     whole, length = size_of(cfg), cfg.input.seq_len
-    adapters = size_of(lora).flops_per_token - whole.flops_per_token  # 6 for each number in them.
-    left_out = whole.full_flops_per_token - whole.flops_per_token  # Scores of what comes later.
+    adapters = size_of(lora).flops_per_unit - whole.flops_per_unit  # 6 for each number in them.
+    left_out = whole.full_flops_per_unit - whole.flops_per_unit  # Scores of what comes later.
     attention = left_out * causal(length) / (length - causal(length))
-    products = whole.flops_per_token - attention
-    assert size_of(frozen).flops_per_token == pytest.approx(4 / 6 * products + attention + adapters)
+    products = whole.flops_per_unit - attention
+    assert size_of(frozen).flops_per_unit == pytest.approx(4 / 6 * products + attention + adapters)
 
 
 KERNELS = {
@@ -138,8 +138,8 @@ def _chunked(cfg):
 def test_a_smaller_window_is_less_work_and_all_scores_are_not():
     cfg = recipe("llama3-tiny")
     narrow = modify(Attention.Config, lambda attention: attention.set(window=4))(cfg)
-    assert size_of(narrow).flops_per_token < size_of(cfg).flops_per_token
-    assert size_of(narrow).full_flops_per_token == size_of(cfg).full_flops_per_token
+    assert size_of(narrow).flops_per_unit < size_of(cfg).flops_per_unit
+    assert size_of(narrow).full_flops_per_unit == size_of(cfg).full_flops_per_unit
 
 
 @pytest.mark.parametrize("name", ["tiny-lm", "deepseek-v3-tiny", "hybrid-tiny"])
@@ -159,7 +159,7 @@ def _learner(cfg):
 def test_a_part_takes_six_operations_for_each_parameter_that_a_token_meets():
     parts = parts_of(recipe("tiny-lm"))
     up, norm, mixer = (parts[f"model.stack.layer.{name}"] for name in ("ffn.up", "ffn_norm", "mixer"))
-    assert up.flops_per_token == 6 * up.parameters == 6 * 4 * 128 * 320
+    assert up.flops_per_unit == 6 * up.parameters == 6 * 4 * 128 * 320
     assert (up.parameter_bytes, norm.optimizer_bytes) == (4 * up.parameters, 2 * norm.parameter_bytes)
     assert mixer.parameters == 0  # Its own work are the scores.
-    assert 0 < mixer.flops_per_token < mixer.full_flops_per_token
+    assert 0 < mixer.flops_per_unit < mixer.full_flops_per_unit

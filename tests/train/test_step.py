@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step: exact accumulation, randomness from seed and step alone, and a loss that falls."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.data import DataError
+from dovetail.config import ConfigError
 from dovetail.models import CausalLM
 from dovetail.module import call, specs
 from dovetail.nn import Attention, Block, GatedFeedForward, Repeat
-from dovetail.optim import AdamW, ConstantSchedule, Learner
-from dovetail.train import eval_step, init_state, train_step
+from dovetail.optim import AdamW, ConstantSchedule, Learner, LinearSchedule
+from dovetail.train import eval_step, gradients_of, init_state, train_step
+from dovetail.train._loss_scales import LossScales
 from support.compare import assert_same
 from support.models import random_params
 
@@ -48,7 +51,7 @@ def test_accumulation_of_any_split_equals_the_full_batch():
         _, step, state = setup(num_microbatches=count)
         state, _ = step(state, batch(0))
         state, metrics = step(state, batch(1))
-        results.append((state.params, metrics["loss"], metrics["tokens"], metrics["accuracy"]))
+        results.append((state.params, metrics["loss"], metrics["weight"], metrics["accuracy"]))
     assert_same(results[1], results[0])
     assert_same(results[2], results[0])
 
@@ -60,7 +63,7 @@ def test_the_reported_loss_is_the_cross_entropy_whatever_else_is_trained():
     (_, alone), (_, metrics) = (step(state, batch(0)) for _, step, state in (plain, with_z))
     np.testing.assert_array_equal(alone["loss"], alone["total_loss"])
     assert_same(metrics["loss"], alone["loss"])
-    assert_same(metrics["loss"], values[0][0] / values[0][1])
+    assert_same(metrics["loss"], values[0].sum / values[0].weight)
     assert metrics["loss/z_loss"] > 0.1
     assert_same(metrics["total_loss"], metrics["loss"] + metrics["loss/z_loss"])
     assert metrics["grad_norm"] != alone["grad_norm"]
@@ -87,42 +90,42 @@ def test_evaluation_gives_the_sums_over_real_tokens():
     want = -(np.take_along_axis(log_probs, targets[..., None], -1)[..., 0] * weights).sum()
     hits = ((exact.argmax(-1) == targets) * weights).sum()
     got = jax.jit(eval_step(model, dtype=None))(state.params, data)
-    np.testing.assert_allclose(got, [want, weights.sum(), hits], rtol=1e-5)
+    sums = [got.sum, got.weight, *got.metrics["accuracy"]]
+    np.testing.assert_allclose(sums, [want, weights.sum(), hits, weights.sum()], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (
-            {"pair": np.zeros(4, np.int32)},
-            "the batch has 'pair' (int32[4]), which nothing reads. It has to have exactly: tokens, targets, weights, "
-            "segments, positions.\n  Change what the input yields.",
-        ),
-        (
-            {"segments": None},
-            "the batch lacks 'segments'. It has to have exactly: tokens, targets, weights, segments, positions.\n"
-            "  Change what the input yields.",
-        ),
-        (
-            {name: np.zeros((2, 2, 8), np.int32) for name in batch(0)},
-            "'tokens' of the batch is int32[2, 2, 8], expected [rows, tokens], as all fields alike.\n"
-            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row.",
-        ),
-        (
-            {"weights": np.zeros((4, 9), np.float32)},
-            "'weights' of the batch is float32[4, 9], expected [rows, tokens], as all fields alike.\n"
-            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row.",
-        ),
-    ],
-    ids=["extra", "missing", "pairs", "shape"],
-)
-def test_a_batch_with_what_would_be_left_out_or_torn_apart_is_refused(change, message):
-    model, step, state = setup(num_microbatches=2)
-    data = {name: value for name, value in {**batch(0), **change}.items() if value is not None}
-    for run in (lambda: step(state, data), lambda: eval_step(model, dtype=None)(state.params, data)):
-        with pytest.raises(DataError) as e:
-            run()
-        assert str(e.value) == message
+def test_auxiliary_losses_are_scaled_by_step_and_reported_as_they_count():
+    model, step, state = setup(z_loss=0.5)
+    learner = Learner.Config(schedule=ConstantSchedule.Config(peak=1e-2)).build(specs=specs(model))
+    scales = LossScales({"z_*": LinearSchedule.Config(peak=4.0, total_steps=4), "*": 1.0}, steps=9)
+    scaled = jax.jit(train_step(model, learner, seed=3, num_microbatches=2, dtype=None, scales=scales))
+    before = init_state(state.params, learner)
+    for steps, factor in ((0, 4.0), (1, 3.0), (4, 0.0)):
+        at = dataclasses.replace(before, step=jnp.asarray(steps))
+        plain, found = step(dataclasses.replace(state, step=at.step), batch(0))[1], scaled(at, batch(0))[1]
+        assert_same(found["loss/z_loss"], factor * plain["loss/z_loss"])
+        assert_same(found["total_loss"], found["loss"] + found["loss/z_loss"])
+
+
+@pytest.mark.parametrize("pattern, paths", [("zloss", ["model.z_loss"]), ("*", [])])
+def test_a_scale_that_fits_no_auxiliary_loss_is_refused(pattern, paths):
+    with pytest.raises(ConfigError, match=r"loss_scales: '.*' fits no"):
+        LossScales({pattern: 0.5}, steps=3).check(paths)
+
+
+def test_parameters_that_are_not_trained_get_no_gradient_and_no_memory_for_one():
+    model, _, state = setup()
+    trained = jax.tree.map(lambda _: False, specs(model)) | {"head": {"weight": True}}
+    options = {"num_microbatches": 2, "dtype": None}
+    (_, want), (_, got) = (
+        jax.jit(gradients_of(model, trained=each, **options))(state.params, batch(0), None) for each in (None, trained)
+    )
+    assert_same(got["head"], want["head"])
+    rest = {name: leaf for name, leaf in got.items() if name != "head"}
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(rest))
+    program = jax.make_jaxpr(gradients_of(model, trained=trained, **options))(state.params, batch(0), None)
+    (loop,) = (eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "scan")
+    assert loop.params["num_carry"] == 1  # The sum of the only gradient.
 
 
 def test_loss_falls():
@@ -134,9 +137,9 @@ def test_loss_falls():
         state, metrics = step(state, data)
         losses.append(float(metrics["loss"]))
     assert losses[-1] < 0.2 * losses[0]
-    after, weight, correct = evaluate(state.params, data)
-    assert float(after / weight) < 0.25 * losses[0]
-    assert float(correct / weight) > 0.9
+    after = evaluate(state.params, data)
+    assert float(after.sum / after.weight) < 0.25 * losses[0]
+    assert float(after.metrics["accuracy"][0] / after.weight) > 0.9
 
 
 def test_bfloat16_compute_keeps_float32_parameters():

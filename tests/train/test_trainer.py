@@ -22,7 +22,7 @@ from dovetail.module import constant
 from dovetail.optim import LinearSchedule
 from dovetail.train import Observer, Trainer, TrainingError, size_of
 from dovetail.train._trainer import _interruptible
-from support.runs import tiny
+from support.runs import evaluated_at_the_end, tiny
 
 
 def records(cfg: Trainer.Config) -> list[dict]:
@@ -152,7 +152,7 @@ class Breaks(Observer):
 
 
 def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_run_well(tmp_path, capsys):
-    cfg = tiny(tmp_path, steps=1000, save_every=1000, eval_every=1000, sample_prompt="")
+    cfg = evaluated_at_the_end(tiny(tmp_path, steps=1000, save_every=1000))
     cfg = cfg.set_in("input.dataset.epochs", 1)
     with pytest.raises(OSError, match="no room left"):
         cfg.set(observers=(Breaks.Config(),)).build().run()
@@ -174,7 +174,7 @@ def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_ru
 
 def test_an_error_in_one_process_says_that_the_last_step_could_not_be_saved(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("dovetail.train._trainer.meet", lambda name, seconds: False)  # It takes 30 s to find out.
-    cfg = tiny(tmp_path, save_every=1000, eval_every=1000, observers=(Breaks.Config(),))
+    cfg = evaluated_at_the_end(tiny(tmp_path, save_every=1000, observers=(Breaks.Config(),)))
     with pytest.raises(OSError, match="no room left"):
         cfg.build().run()
     said = "Step 6 is not saved: the other processes did not come to save it within 30 seconds.\n"
@@ -221,14 +221,16 @@ def test_the_size_of_a_run_is_known_before_it_starts(tmp_path):
     assert size.parameters == 260 * 16 + 2 * per_layer + 16
     products = 260 * 16 + 2 * (per_layer - 2 * 16)
     attention = 2 * 2 * 16  # Two products with each key that is seen, for two layers; each 2 operations, below.
-    assert size.flops_per_token == 3 * 2 * (products + attention * 33 / 2)
-    assert size.full_flops_per_token == 3 * 2 * (products + attention * 32)
+    assert size.flops_per_unit == 3 * 2 * (products + attention * 33 / 2)
+    assert size.full_flops_per_unit == 3 * 2 * (products + attention * 32)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(ConfigError) as e:
         tiny(tmp_path).set_in("model.vocab_size", 100).build()
-    assert str(e.value).startswith("model.vocab_size is 100, but the tokenizer of the input has ")
+    assert str(e.value) == (
+        "model.vocab_size is 100, but 'tokens' of input (TextInput) has values below 259. Set it to at least that."
+    )
     with pytest.raises(ConfigError) as e:
         tiny(tmp_path, log_every=0).build()
     assert str(e.value) == "log_every is 0, expected at least 1."
@@ -249,8 +251,8 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-from support.runs import tiny
-tiny(Path(sys.argv[1]), steps=int(sys.argv[2]), save_every=1000, eval_every=1000).build().run()
+from support.runs import evaluated_at_the_end, tiny
+evaluated_at_the_end(tiny(Path(sys.argv[1]), steps=int(sys.argv[2]), save_every=1000)).build().run()
 """
 
 

@@ -39,7 +39,7 @@ def test_a_recipe_survives_json(name):
 @pytest.mark.parametrize("name", WITH_DATA)
 def test_a_small_recipe_needs_nothing_that_is_not_shipped(name):
     cfg = recipe(name)
-    assert cfg.input.build().vocab_size <= cfg.model.vocab_size
+    assert cfg.input.build().bounds()["tokens"] <= cfg.model.vocab_size
 
 
 def test_a_large_recipe_names_the_files_it_needs():
@@ -57,7 +57,7 @@ def test_a_large_recipe_names_the_files_it_needs():
 def test_the_size_of_a_large_recipe_is_known_without_its_files():
     size = size_of(recipe("llama2-7b"))
     assert size.parameters == RECIPES["llama2-7b"].parameters
-    assert 6 < size.flops_per_token / size.parameters < 7
+    assert 6 < size.flops_per_unit / size.parameters < 7
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_one():

@@ -17,9 +17,9 @@ def test_only_data_and_directory_change_and_what_is_held_out_is_not_trained_on(n
     file.write_text("".join(f"Line {i}: Wörter, 言葉, 🐳.\n" for i in range(200)), encoding="utf-8")
     cfg = recipe(name)
     own: Any = on_text(cfg, [str(file)])
-    assert {line.path.split(".")[0] for line in diff(cfg, own)} == {"input", "eval_input", "directory"}
+    assert {line.path.split(".")[0] for line in diff(cfg, own)} == {"input", "evaluators", "directory"}
     assert own.directory == f"runs/{name}-my-notes"
-    inputs: list[Any] = [each.set(batch_size=1).build() for each in (own.input, own.eval_input)]
+    inputs: list[Any] = [each.set(batch_size=1).build() for each in (own.input, own.evaluators["eval"].input)]
     train, held_out = ([str(i._dataset._source[n].content) for n in range(len(i._dataset._source))] for i in inputs)
     assert "".join(train + held_out) == file.read_text(encoding="utf-8")
     batch = next(iter(inputs[1]))

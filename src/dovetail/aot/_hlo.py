@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RARELY = "rarely"  # A scope (`jax.named_scope`) for code that a step hardly ever runs.
+from dovetail.ops import is_rare
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
@@ -88,7 +89,7 @@ class Hlo:
         def visit(name: str, times: int) -> None:
             runs[name] += times
             for each in self.computations.get(name, ()):
-                if RARELY in each.op_name:
+                if is_rare(each.op_name):
                     continue
                 condition = _CONDITION.search(each.rest)
                 trips = self._trips(each, condition.group(1)) if condition else 1

@@ -2,7 +2,7 @@
 """Counts the operations of training a model: what it takes by definition, whatever computes it and wherever.
 
 The rule: each product of matrices counts once forward, and in the backward pass once more for each of its two sides
-that a trained parameter reaches. For a model that is trained as a whole this is 6 for each parameter that a token is
+that a trained parameter reaches. For a model that is trained as a whole this is 6 for each parameter that an input is
 multiplied by, and 3 times the forward pass of attention. Attention counts the scores that the mask lets through, a
 recurrence what its definition says (see `dovetail.ops.Work`), experts the rows that are sent to them, and a look-up
 nothing. No kernel, chunk, remat policy or mesh changes it.

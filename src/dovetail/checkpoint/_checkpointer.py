@@ -55,7 +55,7 @@ class Restored:
     """What `Checkpointer.restore` found."""
 
     step: int
-    state: Any  # In the structure of the abstract state, on its shardings.
+    state: Any  # In the structure that was asked for, on its shardings.
     data_state: Any
     skipped: Mapping[int, str] = dataclasses.field(default_factory=dict)  # Newer steps that are damaged, and how.
 
@@ -139,7 +139,7 @@ class Checkpointer(Component):
             state: Leaves are `jax.Array`s, sharded in any way.
             config: The config of the run, for `load_config`.
             data_state: JSON data; with several processes that of the first one.
-            files: What else is needed to use the model, such as a tokenizer, by file name.
+            files: What else is needed to use the model, by file name.
         """
         self.wait()
         step = operator.index(step)
@@ -180,14 +180,26 @@ class Checkpointer(Component):
                 shutil.rmtree(temporary_path(self.directory, step), ignore_errors=True)
             raise
 
-    def restore(self, abstract_state: Any, step: int | None = None, *, partial: bool = False) -> Restored:
+    def restore(self, abstract_state: Any, step: int | None = None) -> Restored:
         """Returns the newest step (or `step`), verified, in the structure and on the shardings of `abstract_state`.
 
         Its leaves are `jax.ShapeDtypeStruct`s with a sharding, or arrays; the mesh need not be the one the step was
-        saved from. With `partial`, it may lack leaves that are on disk, such as the optimizer's.
+        saved from.
         """
+        restored = self._restored(flatten(abstract_state), step, partial=False)
+        leaves = [restored.state[path] for path in flatten(abstract_state)]
+        return dataclasses.replace(restored, state=jax.tree.unflatten(jax.tree.structure(abstract_state), leaves))
+
+    def restore_parts(self, parts: Mapping[str, Any], step: int | None = None) -> Restored:
+        """Returns some leaves of the newest step (or `step`), verified, by path; the others are not read.
+
+        Args:
+            parts: what to restore, by path as in `flatten`, in the form that `restore` takes.
+        """
+        return self._restored(parts, step, partial=True)
+
+    def _restored(self, wanted: Mapping[str, Any], step: int | None, *, partial: bool) -> Restored:
         self.wait()
-        wanted = flatten(abstract_state)
         check_abstract(wanted)
 
         def read_step(path: Path) -> Restored:
@@ -200,8 +212,7 @@ class Checkpointer(Component):
             manifest, data_state = together(opened, everywhere=True)
             leaves = together(lambda: load(path, manifest, wanted), everywhere=True)
             self._verify(path, manifest, leaves)
-            state = jax.tree.unflatten(jax.tree.structure(abstract_state), [leaves[name] for name in wanted])
-            return Restored(manifest.step, state, data_state)
+            return Restored(manifest.step, leaves, data_state)
 
         restored, skipped = _first_good(self.directory, self.steps(), step, self.cfg.on_corruption, read_step)
         self._damaged |= skipped.keys()

@@ -4,7 +4,7 @@
     arrays/           the leaves, by Orbax
     config.json       the config of the run
     data_state.json   where the input was
-    files/            tokenizer and the like
+    files/            what else is needed to use the model
     manifest.json     written last
 
 Each process writes `part_<process>.json`: the fingerprints of its shards, and the sums of its share of the files under
@@ -40,7 +40,7 @@ _MANIFEST = "manifest.json"
 _FAILED = "failed"  # In a step in the making: a process could not write its part.
 _FORMAT = 1
 _SMALL = 1 << 16  # Files up to this size are summed before each restore; the rest when something is wrong.
-_MOST = 1 << 30  # Of the files that are read whole: manifest, config, tokenizer.
+_MOST = 1 << 30  # Of the files that are read whole: manifest, config, files.
 _CRC = re.compile(r"[0-9a-f]{8}\Z")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.hardware import hardware
 
-from ._resolve import check, resolve, start
+from ._resolve import resolve
 
 _SHOWN = 12  # Rows of the table of memory.
 _TOO_LARGE = 3  # Exit code.
@@ -25,19 +25,24 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _compile(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
-    check(args.recipe, args.overrides, args.on)
     found = hardware(args.on)
     # Only CPUs are compiled for as devices that are here; others are described.
-    resolved = start if found.chip.platform == "cpu" else resolve
-    cfg = resolved(args.recipe, args.overrides, on=args.on)
+    run = resolve(args.recipe, args.overrides, on=args.on, devices=found.chip.platform == "cpu")
     from dovetail.plan import compiled
 
-    report, cached = compiled(cfg, found, use_cache=not args.no_cache)
+    report, cached = compiled(run.cfg, found, use_cache=not args.no_cache)
     if args.json:
-        print(json.dumps({"recipe": args.recipe, **report._asdict(), "cached": cached}, indent=2))
+        print(json.dumps({"recipe": args.recipe, **_named(report), "cached": cached}, indent=2))
     else:
         print(_text(args.recipe, report, cached))
     return 0 if report.fits else _TOO_LARGE
+
+
+def _named(report: Any) -> dict[str, Any]:
+    """Returns the figures of a report, the work of a step by a name with its unit: `tokens_per_step`."""
+    figures = report._asdict()
+    unit, units = figures.pop("unit"), figures.pop("units_per_step")
+    return {**figures, f"{unit}s_per_step": units}
 
 
 def _text(recipe: str, report: Any, cached: bool) -> str:
@@ -50,7 +55,7 @@ def _text(recipe: str, report: Any, cached: bool) -> str:
     verdict = "fits" if report.fits else "does not fit"
     lines = [
         f"{recipe} on {report.hardware}: {chips}, mesh {mesh}, remat {report.remat}",
-        f"a step: {report.tokens_per_step:,} tokens{parts}, {report.parameters:,} parameters",
+        f"a step: {report.units_per_step:,} {report.unit}s{parts}, {report.parameters:,} parameters",
         f"compiled in {report.compile_seconds:.0f} s{kept} with {versions}",
         f"{verdict}: {report.hbm_per_chip_gib:.1f}{limit} GiB per chip",
         "",

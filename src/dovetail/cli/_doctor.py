@@ -9,7 +9,7 @@ import shutil
 import time
 from typing import Any
 
-from dovetail.launch import SWITCH, host_settings
+from dovetail.hardware import SWITCH, host_settings, machine
 
 # Package: what it is for. They are optional, and come with an extra.
 _EXTRAS = {
@@ -21,8 +21,6 @@ _EXTRAS = {
 
 def doctor(args: argparse.Namespace) -> int:
     """Prints the findings; returns 0 if a training step runs here, else 1."""
-    from dovetail.bench import machine
-
     found: dict[str, Any] = {"machine": machine(), **_devices()}
     found["settings"] = {s.name: {"active": s.active, "available": s.active or bool(s.variables)} for s in _settings()}
     found["extras"] = {name: importlib.util.find_spec(name) is not None for name in _EXTRAS}

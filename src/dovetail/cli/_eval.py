@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail eval DIRECTORY`: a trained model on held-out data."""
+"""`dovetail eval DIRECTORY`: the evaluators of a run, on what it has trained."""
 
 import argparse
 import json
@@ -12,27 +12,31 @@ from ._use import start_run
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    add_text(parser, "what to evaluate on, in place of the held-out data of the run")
+    add_text(parser, "what to evaluate on, in place of all that the run evaluates")
     parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     parser.set_defaults(run=_eval)
 
 
 def _eval(args: argparse.Namespace) -> int:
     text, overrides = text_and_overrides(args)
-    cfg, files = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
-    from dovetail.train import eval_input_of, load_trained
+    run = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
+    from dovetail.train import Evaluated, escaped, evaluators_of, findings, load_trained, visible
 
+    cfg = run.cfg
     if text:
         from dovetail.zoo.recipes import eval_on_text
 
         cfg = eval_on_text(cfg, text)
-    data = eval_input_of(cfg, files)
-    if data is None:
-        raise ConfigError("this run has no data to evaluate on (eval_input is None). Name a text: --text FILE")
-    trained = load_trained(cfg, files=files, step=args.step)
-    found = {"step": trained.step, **trained.evaluate(data)}
+    if not cfg.evaluators:
+        raise ConfigError("this run has nothing to evaluate it (evaluators is empty). Name a text: --text FILE")
+    trained = load_trained(cfg, step=args.step)
+    found = list(findings(evaluators_of(trained.program, run.files), Evaluated(trained.step, trained.params)))
+    metrics = {"step": trained.step} | {name: value for each in found for name, value in each.metrics.items()}
+    texts = {name: text for each in found for name, text in each.texts.items()}
     if args.json:
-        print(json.dumps(found, indent=2))
-    else:
-        print("  ".join(f"{name} {value:,.4f}".removesuffix(".0000") for name, value in found.items()))
+        print(escaped(json.dumps(metrics | texts, ensure_ascii=False, indent=2)))
+        return 0
+    print("  ".join(f"{name} {value:,.4f}".removesuffix(".0000") for name, value in metrics.items()))
+    for name, text in texts.items():
+        print(f"{name}:\n{visible(text)}")
     return 0

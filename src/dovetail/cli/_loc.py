@@ -131,7 +131,7 @@ def _growth(args: argparse.Namespace) -> int:
     for name, least in (("models", 1), ("experiments", 1), ("workers", 1), ("trained", 0)):
         if getattr(args, name) < least:
             raise ConfigError(f"--{name} is {getattr(args, name)}, expected at least {least}.")
-    from dovetail.launch import start_devices
+    from dovetail.hardware import start_devices
     from dovetail.loc._plot import growth_plot
     from dovetail.loc.description import load
     from dovetail.loc.growth import Base, grow, grow_classical

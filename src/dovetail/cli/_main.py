@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from dovetail.config import ConfigError, MissingFieldsError
-from dovetail.launch import host_settings, kept_programs, restart_with
+from dovetail.hardware import host_settings, kept_programs, restart_with
 from dovetail.progress import Line
 
 from ._code import load_code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user names to the config it stands for."""
+"""From what a user names to the run it stands for."""
 
 import functools
 import importlib
@@ -7,16 +7,26 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
-from dovetail.hardware import hardware
+from dovetail.hardware import Hardware, hardware, start_devices
 from dovetail.progress import phase
 from dovetail.zoo import check_name, recipe
 
 from ._code import check_code, load_file, own_modules
 
-Change = Callable[[Any], Any]  # Of a config.
+if TYPE_CHECKING:
+    from dovetail.train import Trainer
+
+
+class Run(NamedTuple):
+    """What a command works on."""
+
+    name: str  # As the user gave it, without hardware.
+    cfg: "Trainer.Config"
+    hardware: Hardware | None  # That the config is for, if one is named.
+    files: Mapping[str, bytes] | None  # That a checkpoint carries, if those of the input would be the same.
 
 
 def resolve(
@@ -24,32 +34,45 @@ def resolve(
     overrides: Sequence[str] = (),
     mesh: str | None = None,
     on: str | None = None,
-    change: Change | None = None,
-) -> Any:
-    """Returns the config that a name stands for, with overrides applied, on hardware or on a mesh if one is named.
+    *,
+    step: int | None = None,
+    change: "Callable[[Trainer.Config], Trainer.Config] | None" = None,
+    devices: bool = False,
+) -> Run:
+    """Returns the run that a name stands for, with overrides applied, on hardware or on a mesh if one is named.
 
     A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config; `NAME@HARDWARE`
     is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
-    `change` is made before all of these.
+
+    Args:
+        step: of a run, whose config it is; the newest by default.
+        change: is made before all of these.
+        devices: for a command that computes: the CPU has as many devices as are needed if there is nothing else. That
+            number must be known before JAX starts, which it does when a config is fitted to hardware.
     """
     name, on = split_hardware(name, on)
     check(name, overrides, on)
+    found = None if on is None else hardware(on)
     _import(mesh)
-    cfg = override(change(_named(name)) if change else _named(name), overrides, note=note)
-    if on is not None:
-        from dovetail.plan import on_hardware
-
-        cfg = override(on_hardware(cfg, on), overrides, note=note)
-    if mesh is None:
-        return cfg
     from dovetail.parallel import parse_mesh
 
-    return cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+    named, files = _named(name, step)
+    cfg = override(change(named) if change else named, overrides, note=note)
+    if devices:
+        start_devices(parse_mesh(mesh, cfg.mesh) if mesh is not None else found or cfg.mesh, os.environ)
+    if found is not None:
+        from dovetail.plan import on_hardware
+
+        cfg = override(on_hardware(cfg, found.name), overrides, note=note)
+    if mesh is not None:
+        cfg = cfg.set(mesh=parse_mesh(mesh, cfg.mesh))
+    same = files is not None and cfg.input.shares_files(named.input)
+    return Run(name, cfg, found, files if same else None)
 
 
 @functools.cache
 def note(text: str) -> None:
-    """Says what an override changed besides what it names, once: a config may be resolved twice."""
+    """Says what an override changed besides what it names, once: overrides are applied again after hardware."""
     print(text, file=sys.stderr)
 
 
@@ -60,27 +83,6 @@ def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
     return (recipe, after) if at and on is None and not exists and "/" not in after else (name, on)
 
 
-def start(
-    name: str,
-    overrides: Sequence[str] = (),
-    mesh: str | None = None,
-    on: str | None = None,
-    change: Change | None = None,
-) -> Any:
-    """As `resolve`, for a command that computes: the CPU has as many devices as are needed if there is nothing else.
-
-    That number must be known before JAX starts, which it does when a config is fitted to hardware.
-    """
-    name, on = split_hardware(name, on)
-    check(name, overrides, on)
-    _import(mesh)
-    from dovetail.launch import start_devices
-
-    needed = resolve(name, overrides, mesh, change=change).mesh if on is None or mesh else hardware(on)
-    start_devices(needed, os.environ)
-    return resolve(name, overrides, mesh, on, change)
-
-
 def check(name: str, overrides: Sequence[str] = (), on: str | None = None) -> None:
     """Raises if something is wrong that can be told before JAX is imported, which takes a while."""
     for text in overrides:
@@ -89,7 +91,7 @@ def check(name: str, overrides: Sequence[str] = (), on: str | None = None) -> No
     if colon and path.endswith(".py"):
         if not Path(path).is_file():
             raise ConfigError(f"there is no file {path!r}.")
-    elif not (Path(name) / "checkpoints").is_dir():
+    elif not is_run(name):
         check_name(name)
     if on is not None:
         hardware(on)
@@ -105,46 +107,32 @@ def _import(mesh: str | None = None) -> None:
         importlib.import_module("dovetail.zoo.recipes")
 
 
-def _named(name: str) -> Any:
+def _named(name: str, step: int | None) -> "tuple[Trainer.Config, Mapping[str, bytes] | None]":
+    """Returns a config as it was written, and the files that a run carries."""
     path, colon, function = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return _from_file(Path(path), function)
-    if (Path(name) / "checkpoints").is_dir():
-        return resolve_run(name)[0]
-    return recipe(name)
+        return _from_file(Path(path), function), None
+    return _from_run(name, step) if is_run(name) else (recipe(name), None)
 
 
-def resolve_run(directory: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Any, Any]:
-    """Returns the config of the run in a directory, and the files of its tokenizer.
+def is_run(name: str) -> bool:
+    """Whether a name is the directory of a run."""
+    return (Path(name) / "checkpoints").is_dir()
 
-    The directory is where it is now, not where it was trained.
-    """
-    checkpoints = Path(directory) / "checkpoints"
-    if not checkpoints.is_dir():
-        raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
-    check(directory, overrides)
-    _import()
+
+def _from_run(directory: str, step: int | None) -> "tuple[Trainer.Config, Mapping[str, bytes]]":
+    """Returns the config of a run and the files of its tokenizer; the directory is where it is now."""
     from dovetail.checkpoint import load_config
 
-    stored = load_config(str(checkpoints), step)
+    stored = load_config(str(Path(directory) / "checkpoints"), step)
     check_code(Path(directory), stored.config)
     try:
-        cfg = from_json(stored.config, allow=own_modules()).set(directory=directory)
+        return from_json(stored.config, allow=own_modules()).set(directory=directory), stored.files
     except ConfigError as e:
         raise ConfigError(f"{directory}: its config cannot be read: {e}") from e
-    return override(cfg, overrides, note=note), stored.files
 
 
-def tokenizer_files(name: str, cfg: Any) -> Mapping[str, bytes] | None:
-    """Returns the files of the tokenizer that the run called `name` carries, if `cfg` still has that tokenizer."""
-    directory, _ = split_hardware(name, None)
-    if not (Path(directory) / "checkpoints").is_dir():
-        return None
-    stored, files = resolve_run(directory)
-    return files if stored.input.tokenizer == cfg.input.tokenizer else None
-
-
-def _from_file(path: Path, function: str) -> ConfigBase:
+def _from_file(path: Path, function: str) -> Any:
     module = load_file(path)
     if not hasattr(module, function):
         raise ConfigError(f"{path} has no function {function!r}.")

@@ -4,14 +4,17 @@
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dovetail.config import to_json, to_text
 from dovetail.progress import phase
 
 from ._mesh import show_mesh
-from ._resolve import resolve, split_hardware
+from ._resolve import Run, resolve
 from ._summary import print_summary
+
+if TYPE_CHECKING:
+    from dovetail.plan import Estimate
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +24,8 @@ def add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    cfg = resolve(args.recipe, args.overrides, args.mesh, args.on)
-    name, on = split_hardware(args.recipe, args.on)
-    memory = None if on is None or args.mesh is not None else _memory(cfg, on)
+    run = resolve(args.recipe, args.overrides, args.mesh, args.on)
+    cfg, memory = run.cfg, None if args.mesh is not None else _memory(run)
     if args.full and not args.json:  # JSON has it all.
         print(to_text(cfg), end="")
     elif args.mesh is not None:
@@ -33,25 +35,26 @@ def _show(args: argparse.Namespace) -> int:
     else:
         from dovetail.train import size_of
 
-        found = {"config": json.loads(to_json(cfg)), **size_of(cfg)._asdict()}
+        found = {"config": json.loads(to_json(cfg)), **size_of(cfg).named()}
         if memory is not None:
             found["memory_per_chip"] = {**memory._asdict(), "total_gib": memory.total_gib, "fits": memory.fits}
         print(json.dumps(found, indent=2))
-    if memory is not None and not memory.fits:
+    if run.hardware is not None and memory is not None and not memory.fits:
         sys.stdout.flush()
         print(
-            f"{name} does not fit on {on}, by an estimate: {memory.total_gib:,.0f} GiB per chip (state "
-            f"{memory.state_gib:,.0f}, activations {memory.activations_gib:,.0f}) of {memory.limit_gib:,.1f}.\n"
-            f"  Use more chips; `dovetail compile {name} --on ...` says for sure.",
+            f"{run.name} does not fit on {run.hardware.name}, by an estimate: {memory.total_gib:,.0f} GiB per chip "
+            f"(state {memory.state_gib:,.0f}, activations {memory.activations_gib:,.0f}) of {memory.limit_gib:,.1f}.\n"
+            f"  Use more chips; `dovetail compile {run.name} --on ...` says for sure.",
             file=sys.stderr,
         )
     return 0
 
 
-def _memory(cfg: Any, on: str) -> Any:
-    """Returns an estimate of the memory of a chip."""
-    from dovetail.hardware import hardware
+def _memory(run: Run) -> "Estimate | None":
+    """Returns an estimate of the memory of a chip, if it is known which."""
+    if run.hardware is None:
+        return None
     from dovetail.plan import estimate
 
     with phase("measuring the model"):
-        return estimate(cfg, hardware(on))
+        return estimate(run.cfg, run.hardware)

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run for people: the tree of its parts as it is built, and what each part takes."""
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import Outlined, built_configs, missing_fields, outline
 from dovetail.progress import phase
 
 from ._table import operations, short, size, table
 
-_HEAD = ("part", "made by", "parameters", "FLOPs/token", "memory", "settings")
+if TYPE_CHECKING:
+    from dovetail.plan import Estimate
+    from dovetail.train import Trainer
+
 _AXES = (
     "axes",
     "axis",
@@ -21,7 +25,7 @@ _AXES = (
 )  # Not shown: `show --mesh` says what they lead to.
 
 
-def print_summary(name: str, cfg: Any, memory: Any = None) -> None:
+def print_summary(name: str, cfg: "Trainer.Config", memory: "Estimate | None" = None) -> None:
     """Prints what the config of a trainer is made of: in colours in a terminal, else as plain text.
 
     Args:
@@ -36,16 +40,17 @@ def print_summary(name: str, cfg: Any, memory: Any = None) -> None:
         (_label(node, paths), node.kind, *_figures(paths, own), _settings(node, missing))
         for node, paths in _merged(nodes)
     ]
+    head = ("part", "made by", "parameters", f"FLOPs/{_step(cfg).unit}", "memory", "settings")
     if sys.stdout.isatty():
-        _print_in_colours(rows)
+        _print_in_colours(head, rows)
     else:
-        print(table(_HEAD, rows))
+        print(table(head, rows))
     print("\n".join(["", *_totals(name, cfg, own, activations), *_on_hardware(cfg, memory)]))
     if missing:
         print(f"to be set: {' '.join(f'{path}=...' for path in missing)}")
 
 
-def parts_in_print(cfg: Any) -> tuple[list[Outlined], dict[str, Any]]:
+def parts_in_print(cfg: "Trainer.Config") -> tuple[list[Outlined], dict[str, Any]]:
     """Returns the parts of a run as they are built, and by path what each takes by itself."""
     from dovetail.module import specs
     from dovetail.train import parts_of
@@ -104,7 +109,7 @@ def _figures(paths: Sequence[str], own: Any) -> tuple[str, str, str]:
     starts = tuple(start for path in paths for start in (f"{path}.", f"{path}["))
     inside = [part for place, part in own.items() if paths == [""] or f"{place}.".startswith(starts)]
     parameters = sum(part.parameters for part in inside)
-    flops = sum(part.flops_per_token for part in inside)
+    flops = sum(part.flops_per_unit for part in inside)
     memory = sum(part.parameter_bytes + part.optimizer_bytes for part in inside)
     return (
         short(parameters) if parameters else "",
@@ -119,19 +124,28 @@ def _settings(node: Outlined, missing: Sequence[str]) -> str:
     return " ".join([*shown, *(f"{name}=?" for name in unset)])
 
 
-def _totals(name: str, cfg: Any, own: Any, activations: int) -> Iterable[str]:
-    rows, length = cfg.input.batch_size, cfg.input.seq_len
+def _step(cfg: "Trainer.Config") -> Any:
+    """Returns what a batch of the run is, the largest if they differ."""
+    from dovetail.train import largest
+
+    return largest(cfg.input.batch_specs())
+
+
+def _totals(name: str, cfg: "Trainer.Config", own: Any, activations: int) -> Iterable[str]:
+    step = _step(cfg)
+    lengths = [step.rows, *step.lengths().values()]
+    made = " x ".join(f"{length:,}" for length in lengths) + " = " if math.prod(lengths) == step.num_units else ""
     parameters, weights, optimizer, flops, full = (sum(each) for each in zip(*own.values(), strict=True))
     yield f"{name}: {parameters:,} parameters"
-    yield f"a step: {rows:,} x {length:,} = {rows * length:,} tokens, {operations(flops * rows * length)} FLOPs"
-    yield f"a token: {operations(flops)} FLOPs to train ({operations(full)} with all scores of attention)"
+    yield f"a step: {made}{step.num_units:,} {step.unit}s, {operations(flops * step.num_units)} FLOPs"
+    yield f"a {step.unit}: {operations(flops)} FLOPs to train ({operations(full)} with all scores of attention)"
     state = f"parameters {size(weights)}, gradients {size(weights)}, optimizer {size(optimizer)}"
     yield f"memory of the state: {state}"
-    kept = f"{size(activations / length)} a token, {size(activations)} a row"
+    kept = f"{size(activations * step.rows / step.num_units)} a {step.unit}, {size(activations)} a row"
     yield f"memory of activations for the backward pass: {kept} (remat {cfg.remat or 'as the model says'})"
 
 
-def _on_hardware(cfg: Any, memory: Any) -> Iterable[str]:
+def _on_hardware(cfg: "Trainer.Config", memory: "Estimate | None") -> Iterable[str]:
     if cfg.mesh.num_devices > 1:
         yield f"mesh: {cfg.mesh.text()}, {cfg.mesh.num_devices:,} devices"
     if memory is not None:
@@ -140,15 +154,15 @@ def _on_hardware(cfg: Any, memory: Any) -> Iterable[str]:
         yield f"memory per chip, by an estimate: {memory.total_gib:,.1f}{limit} GiB ({parts})"
 
 
-def _print_in_colours(rows: Iterable[tuple[str, ...]]) -> None:
+def _print_in_colours(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     styles = ("bold", "cyan", "", "", "", "dim")
-    for head, style in zip(_HEAD, styles, strict=True):
-        number = head in _HEAD[2:5]
+    for head, style in zip(heads, styles, strict=True):
+        number = head in heads[2:5]
         shown.add_column(head, style=style, justify="right" if number else "left", no_wrap=head != "settings")
     for row in rows:
         shown.add_row(*map(Text, row))

@@ -2,10 +2,13 @@
 """`dovetail train RECIPE`: resolve, run."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ._resolve import start, tokenizer_files
+from ._resolve import resolve
 from ._text import add_text, text_and_overrides
+
+if TYPE_CHECKING:
+    from dovetail.train import Trainer
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +26,13 @@ _ALLOW = "go on with a run although the config is not the one that made its step
 def _train(args: argparse.Namespace) -> int:
     files, overrides = text_and_overrides(args)
 
-    def change(cfg: Any) -> Any:
+    def change(cfg: "Trainer.Config") -> "Trainer.Config":
         from dovetail.train import InitFrom
         from dovetail.zoo.recipes import on_text
 
         cfg = on_text(cfg, files) if files else cfg
         return cfg if args.init_from is None else cfg.set(init_from=InitFrom(path=args.init_from))
 
-    cfg = start(args.recipe, overrides, args.mesh, args.on, change)
-    cfg.build(tokenizer_files=tokenizer_files(args.recipe, cfg)).run(allow_change=args.allow_change)
+    run = resolve(args.recipe, overrides, args.mesh, args.on, change=change, devices=True)
+    run.cfg.build(files=run.files).run(allow_change=args.allow_change)
     return 0

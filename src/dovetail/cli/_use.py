@@ -4,42 +4,36 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from dovetail.config import override
-from dovetail.hardware import hardware
+from dovetail.config import ConfigError
+from dovetail.hardware import start_devices
 
-from ._resolve import note, resolve_run
+from ._resolve import Run, is_run, resolve
+
+if TYPE_CHECKING:
+    from dovetail.train import Trainer
 
 _VIRTUAL = 8  # Devices that a CPU may stand for at least; more if it has more cores.
 
 
-def start_run(
-    directory: str, overrides: Sequence[str], step: int | None, mesh: str | None, on: str | None
-) -> tuple[Any, Any]:
-    """Returns the config of a run and the files of its tokenizer, and starts the devices for it.
+def start_run(directory: str, overrides: Sequence[str], step: int | None, mesh: str | None, on: str | None) -> Run:
+    """Returns a trained run, and starts the devices for it.
 
     If no mesh is asked for, that of the run is used if there are enough devices, and else one that is said.
     """
-    if on is not None:
-        hardware(on)
-    cfg, files = resolve_run(directory, overrides, step)  # First: it finds what is wrong before JAX is imported.
-    from dovetail.launch import start_devices
-    from dovetail.parallel import parse_mesh, shrink
+    if not is_run(directory):
+        raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
+    if mesh is not None or on is not None or any(text.startswith("mesh.") for text in overrides):
+        return resolve(directory, overrides, mesh, on, step=step, devices=True)
+    run = resolve(directory, overrides, step=step)
+    from dovetail.parallel import shrink
 
-    given = parse_mesh(mesh, cfg.mesh) if mesh is not None else None
-    if given is None and on is None and not any(text.startswith("mesh.") for text in overrides):
-        start_devices(shrink(cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
-        return _on_what_is_here(cfg), files
-    start_devices(given or (cfg.mesh if on is None else hardware(on)), os.environ)
-    if on is not None:
-        from dovetail.plan import on_hardware
-
-        cfg = override(on_hardware(cfg, on), overrides, note=note)
-    return cfg if given is None else cfg.set(mesh=given), files
+    start_devices(shrink(run.cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
+    return run._replace(cfg=_on_what_is_here(run.cfg))
 
 
-def _on_what_is_here(cfg: Any) -> Any:
+def _on_what_is_here(cfg: "Trainer.Config") -> "Trainer.Config":
     """Returns the config with a mesh that this machine has the devices for."""
     import jax
 

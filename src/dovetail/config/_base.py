@@ -8,6 +8,7 @@ import functools
 import inspect
 import types
 import typing
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from ._errors import ConfigError, did_you_mean
@@ -37,6 +38,7 @@ class ConfigBase(Node):
     _declared_in: ClassVar[dict[str, "type[ConfigBase]"]] = {}
     _hints: ClassVar[dict[str, Any] | None] = {}
     keeps_defaults: ClassVar[bool] = False  # Whether `inherit` takes over only what was set, and no defaults.
+    renamed: ClassVar[Mapping[str, str]] = {}  # Fields that there were, and what says the same now.
     _fills_children: ClassVar[bool] = True  # Whether what is built sets fields of the configs inside.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -70,6 +72,7 @@ class ConfigBase(Node):
 
         def __getattr__(self, name):
             hint = "" if name.startswith("_") else did_you_mean(name, self._defaults)
+            hint = f" It is now {self.renamed[name]}." if name in self.renamed else hint
             raise AttributeError(f"{self._label()} has no field {name!r}.{hint}", name=name, obj=self)
 
     def _fill(self, fields: dict[str, Any], values: dict[str, Any], explicit: frozenset[str], where: str) -> None:
@@ -96,6 +99,7 @@ class ConfigBase(Node):
     def _unknown(self, name: str, where: str) -> str:
         place = "" if where == self._label() else f"{where or '(root)'}: "
         hint = did_you_mean(name, self._defaults) or f" It has: {', '.join(self._defaults) or 'no fields'}."
+        hint = f" It is now {self.renamed[name]}." if name in self.renamed else hint
         return f"{place}{self._label()} has no field {name!r}.{hint}"
 
     def _with(self, fields: dict[str, Any], where: str) -> Self:

@@ -8,7 +8,7 @@ A field is `.name`, a list or tuple item `[3]`, a dict entry `.key`, or `['any k
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
@@ -148,7 +148,10 @@ def _step(root: Node, value: Any, key: Any, path: str, here: str) -> Any:
         case _:
             what = show(value)
     sort = "field" if kind(value) == "node" else "entry"
-    raise ConfigError(f"{path}: {here or 'the root'} is {what}, it has no {sort} {key!r}.{_nearest(root, path)}")
+    renamed: Mapping[Any, str] = getattr(value, "renamed", {}) if kind(value) == "node" else {}
+    now = renamed.get(key)
+    hint = f" It is now {now}." if now else _nearest(root, path)
+    raise ConfigError(f"{path}: {here or 'the root'} is {what}, it has no {sort} {key!r}.{hint}")
 
 
 def _nearest(root: Node, path: str) -> str:

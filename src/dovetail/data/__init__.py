@@ -2,7 +2,6 @@
 """Input of a trainer: documents from files, tokenised, shuffled, packed and mixed into batches, from any position."""
 
 from ._array_record import ArrayRecord as ArrayRecord
-from ._batches import Batch as Batch
 from ._corpora import ShippedCorpus as ShippedCorpus
 from ._corpora import ShippedTokenizer as ShippedTokenizer
 from ._corpora import corpus_path as corpus_path
@@ -16,6 +15,7 @@ from ._iterator import BatchIterator as BatchIterator
 from ._iterator import merge_states as merge_states
 from ._jsonl import JsonLines as JsonLines
 from ._mixture import Mixture as Mixture
+from ._numbered import NumberedInput as NumberedInput
 from ._packing import FIELDS as FIELDS
 from ._packing import BestFitPacker as BestFitPacker
 from ._packing import ConcatPacker as ConcatPacker
@@ -27,6 +27,10 @@ from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
 from ._source import Document as Document
 from ._source import FileSource as FileSource
 from ._source import Source as Source
+from ._spec import Batch as Batch
+from ._spec import BatchSpec as BatchSpec
+from ._spec import Field as Field
+from ._spec import spec_of as spec_of
 from ._split import Split as Split
 from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles

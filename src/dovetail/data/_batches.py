@@ -9,8 +9,7 @@ import numpy as np
 
 from ._dataset import Dataset
 from ._packing import FIELDS, Row, State, make_row
-
-Batch = dict[str, np.ndarray]  # The fields of a row, [B, T] each.
+from ._spec import Batch
 
 
 class Share(NamedTuple):
@@ -70,7 +69,7 @@ def needed_streams(*, shard: int, num_shards: int, num_streams: int) -> range:
 
 def join_batches(parts: Sequence[Batch]) -> Batch:
     """Returns a batch with the rows of all `parts`, as arrays of its own."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in FIELDS}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def empty_row(seq_len: int, pad_id: int) -> Row:

@@ -2,9 +2,12 @@
 """`Input`: batches for a trainer. `TextInput` makes those of a decoder language model."""
 
 import abc
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+import numpy as np
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
@@ -12,35 +15,39 @@ from ._batches import empty_row, make_batches, needed_streams, shares_of
 from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._iterator import BatchIterator
-from ._packing import State
+from ._packing import FIELDS, State
+from ._spec import ROW_AXIS, BatchSpec, Field
 from ._tokenizer import ByteTokenizer, Tokenizer
 
 
 class Input(Component, abc.ABC):
-    """Global batches of tokens, of which each process makes its part. Iterate over it, or over `iterator(...)`.
+    """Global batches of what its config declares, of which each process makes its part.
 
-    `tokenizer_files` are those of a tokenizer made before, as a checkpoint keeps them; see `Tokenizer`.
+    Iterate over it, or over `iterator(...)`. `files` are those that `files()` gave before, as a checkpoint keeps them;
+    an input that has them reads no others.
     """
 
     class Config(Component.Config):
         batch_size: int = REQUIRED  # Rows of a global batch, over all processes.
-        seq_len: int = REQUIRED
-        tokenizer: Tokenizer.Config = ByteTokenizer.Config()
 
-    def __init__(self, cfg: Config, *, tokenizer_files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
+        def batch_specs(self) -> tuple[BatchSpec, ...]:
+            """Returns what batches are like: one spec for each shape that there may be. Nothing is read for that."""
+            raise ConfigError(f"{type(self).__qualname__} does not say what its batches are. Give it batch_specs().")
+
+        def shares_files(self, other: "Input.Config") -> bool:
+            """Whether the files of an input of the other config would be those of this one."""
+            return False
+
+    def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        path = child_path(self, "tokenizer")
-        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=path, files=tokenizer_files)
 
-    @property
-    def vocab_size(self) -> int:
-        """One more than the largest token there may be."""
-        return self.tokenizer.vocab_size
+    def files(self) -> Mapping[str, bytes]:
+        """Returns what must travel with a model to use it, by file name."""
+        return {}
 
-    @property
-    def batch_shape(self) -> tuple[int, int]:
-        """The shape [B, T] of each field of a global batch."""
-        return self.cfg.batch_size, self.cfg.seq_len
+    def bounds(self) -> Mapping[str, int]:
+        """Returns a number that all values of a field are less than, by field, where that is known."""
+        return {}
 
     @property
     @abc.abstractmethod
@@ -69,6 +76,8 @@ class TextInput(Input):
     """
 
     class Config(Input.Config):
+        seq_len: int = REQUIRED
+        tokenizer: Tokenizer.Config = ByteTokenizer.Config()
         dataset: Dataset.Config = REQUIRED
         seed: int = 0
         streams: int = 1  # Changes the order of the data, so it is chosen once for a run. It divides batch_size.
@@ -76,8 +85,20 @@ class TextInput(Input):
         prefetch: int = 2  # Batches prepared ahead in a thread.
         may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch"})  # When a run is resumed.
 
-    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        def batch_specs(self) -> tuple[BatchSpec, ...]:
+            """Returns the one that there is: fields of tokens."""
+            shape, axes = (self.batch_size, self.seq_len), (ROW_AXIS, "seq")
+            fields = {name: Field(shape, np.dtype(dtype).name, axes) for name, dtype in FIELDS.items()}
+            fields["weights"] = dataclasses.replace(fields["weights"], padding=0)
+            return (BatchSpec(fields, "token", self.batch_size * self.seq_len, counted="weights"),)
+
+        def shares_files(self, other: Input.Config) -> bool:
+            """Whether the other input has the same tokenizer."""
+            return isinstance(other, TextInput.Config) and self.tokenizer == other.tokenizer
+
+    def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"), files=files)
         for name, least in {"batch_size": 1, "seq_len": 1, "streams": 1, "num_workers": 0, "prefetch": 0}.items():
             if getattr(cfg, name) < least:
                 raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use {least} or more.")
@@ -92,6 +113,14 @@ class TextInput(Input):
                 f"{place_of(self, 'streams')}: is {cfg.streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
             )
+
+    def files(self) -> Mapping[str, bytes]:
+        """Returns those of the tokenizer."""
+        return self.tokenizer.files()
+
+    def bounds(self) -> Mapping[str, int]:
+        """Returns the number of tokens that there are."""
+        return dict.fromkeys(("tokens", "targets"), self.tokenizer.vocab_size)
 
     @property
     def is_endless(self) -> bool:

@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from ._batches import Batch, join_batches
+from ._batches import join_batches
 from ._errors import DataError
 from ._packing import State
+from ._spec import Batch
 
 _Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
 

@@ -13,8 +13,8 @@ import grain
 from absl import flags
 from grain.experimental import ThreadPrefetchDatasetIterator
 
-from ._batches import Batch
 from ._packing import State
+from ._spec import Batch
 
 _Made = Iterator[tuple[Batch, dict[str, State]]]
 _AHEAD = 2  # Batches that a worker prepares ahead; the thread in the main process adds its own.

@@ -4,11 +4,13 @@
 import abc
 import fnmatch
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
-from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.config import REQUIRED, Component, ConfigBase, ConfigError, override
 
 from ._catalogue import Hardware
+
+_C = TypeVar("_C", bound=ConfigBase)
 
 
 class MeshRule(Component, abc.ABC):
@@ -18,8 +20,20 @@ class MeshRule(Component, abc.ABC):
         hardware: str = REQUIRED  # The names it is for, as in `tpu-v5p-*`.
 
     @abc.abstractmethod
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+    def apply(self, cfg: _C, hardware: Hardware) -> _C:
         """Returns the config with mesh, remat, kernels, precision and compiler options for this hardware."""
+
+
+class Changes(MeshRule):
+    """A user's rule: what another rule makes, with some fields changed."""
+
+    class Config(MeshRule.Config):
+        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
+        base: MeshRule.Config | None = None  # None: the recipe as it is.
+
+    def apply(self, cfg: _C, hardware: Hardware) -> _C:
+        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
+        return override(base, self.cfg.changes)
 
 
 def rule_for(rules: Sequence[MeshRule.Config], hardware: Hardware) -> MeshRule.Config:

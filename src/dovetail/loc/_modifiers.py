@@ -6,7 +6,7 @@ Each takes the config of a model and a variant of the feature, and knows neither
 
 from typing import Any
 
-from dovetail.config import modify, replace_all
+from dovetail.config import ConfigBase, modify, replace_all
 from dovetail.nn import (
     Attention,
     DenseFeedForward,
@@ -20,36 +20,36 @@ from dovetail.nn import (
 )
 
 
-def rope(cfg: Any, new: Any) -> Any:
+def rope(cfg: ConfigBase, new: Any) -> ConfigBase:
     """Another rotary in place of every one, without what only the old one had."""
     return replace_all(FrequencyRotary.Config, new, drop="unplaced", missing="ok")(cfg)
 
 
-def moe(cfg: Any, new: Any) -> Any:
+def moe(cfg: ConfigBase, new: Any) -> ConfigBase:
     """Experts in place of every dense feed-forward, with its activation, biases and initial values."""
 
     kinds = {GatedFeedForward.Config: new, DenseFeedForward.Config: new}
     return replace_all(kinds, at="*.ffn", missing="ok")(cfg)
 
 
-def norm(cfg: Any, new: Any) -> Any:
+def norm(cfg: ConfigBase, new: Any) -> ConfigBase:
     """Another norm in place of every one, without what only the old one had."""
     return replace_all(Norm.Config, new, drop="unplaced")(cfg)
 
 
-def attention(cfg: Any, fields: Any) -> Any:
+def attention(cfg: ConfigBase, fields: Any) -> ConfigBase:
     """Attention of another kind everywhere."""
     return modify(Attention.Config, lambda old: old.set(**fields), missing="ok")(cfg)
 
 
-def lora(cfg: Any, new: Any) -> Any:
+def lora(cfg: ConfigBase, new: Any) -> ConfigBase:
     """An adapter around every linear map, those of experts too."""
     of_experts = LoRAGroupedLinear.Config(rank=new.rank, alpha=new.alpha)
     kinds = {Linear.Config: lambda old: new.set(inner=old), GroupedLinear.Config: lambda old: of_experts.set(inner=old)}
     return replace_all(kinds, missing="ok")(cfg)
 
 
-def quantised(cfg: Any, variant: Any) -> Any:
+def quantised(cfg: ConfigBase, variant: Any) -> ConfigBase:
     """Products of fewer bits at the places that a pattern names."""
     at, new = variant
     return replace_all(DenseLinear.Config, new, at=at, missing="ok")(cfg)

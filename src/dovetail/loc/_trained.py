@@ -12,6 +12,7 @@ import numpy as np
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.data import ByteTokenizer, ShippedCorpus, TextDataset, TextInput
+from dovetail.models import CausalLM
 from dovetail.optim import ConstantSchedule, Learner
 from dovetail.parallel import parse_mesh
 from dovetail.train import JsonLines, Trainer
@@ -20,7 +21,7 @@ MESHES = ("data=4", "fsdp=2,tensor=2")
 _TOLERANCE = 1e-4  # Of the loss and of the norm of all gradients: sums in another order, in float32.
 
 
-def training_problems(cfg: Any) -> Iterator[str]:
+def training_problems(cfg: CausalLM.Config) -> Iterator[str]:
     """Yields what is wrong with training a model of this config."""
     found: list[dict[str, float]] = []
     for mesh in MESHES:
@@ -42,7 +43,7 @@ def differences(found: Sequence[Mapping[str, float]]) -> Iterator[str]:
             yield f"{name} is {here} on {MESHES[0]}, but {there} on {MESHES[1]}"
 
 
-def _trainer(cfg: Any, mesh: str, directory: str) -> Trainer.Config:
+def _trainer(cfg: CausalLM.Config, mesh: str, directory: str) -> Trainer.Config:
     return Trainer.Config(
         model=cfg,
         learner=Learner.Config(schedule=ConstantSchedule.Config(peak=1e-3)),

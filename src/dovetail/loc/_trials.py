@@ -56,15 +56,15 @@ class Trial:
     added: Callable[[Specs, Any], int]  # Parameters that a variant adds to a model.
     at: str = ""  # Only places whose path ends so.
 
-    def places(self, cfg: Any, variant: Any) -> list[str]:
+    def places(self, cfg: ConfigBase, variant: Any) -> list[str]:
         """Returns where the modifier must change a config; inside a node that it replaces, there is nothing to do."""
         return self._places(cfg, _pattern(variant))
 
-    def has_place(self, cfg: Any) -> bool:
+    def has_place(self, cfg: ConfigBase) -> bool:
         """Whether every variant has something to change in a config."""
         return all(self._places(cfg, pattern) for pattern in set(map(_pattern, self.variants.values())))
 
-    def _places(self, cfg: Any, pattern: str) -> list[str]:
+    def _places(self, cfg: ConfigBase, pattern: str) -> list[str]:
         found: list[str] = []
         for path, node in find(cfg, ConfigBase):
             inside = any(path.startswith((f"{outer}.", f"{outer}[")) for outer in found)

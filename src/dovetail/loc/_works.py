@@ -11,8 +11,8 @@ import jax
 
 from dovetail.aot import count_flops
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.module import Module, ParamSpec, abstract, specs
-from dovetail.parallel import Batch, check_fit, parse_mesh
+from dovetail.module import Module, Objective, ParamSpec, abstract, specs
+from dovetail.parallel import BatchShape, check_fit, parse_mesh
 from dovetail.train import eval_step
 
 from ._trials import Specs, Trial
@@ -27,8 +27,8 @@ _INPUTS = {"tokens": "int32", "targets": "int32", "weights": "float32", "segment
 class Built:
     """A model: its config, the module, and the specs of its parameters, as a tree and by path."""
 
-    cfg: Any
-    module: Module
+    cfg: Module.Config
+    module: Objective
     tree: Any
     specs: Specs
 
@@ -44,7 +44,7 @@ class Built:
         return count_flops(eval_step(self.module, dtype=None), abstract(self.module), inputs) / (2 * ROWS * TOKENS)
 
 
-def built(cfg: Any) -> Built:
+def built(cfg: Module.Config) -> Built:
     """Builds the model of a config."""
     module = cfg.build(path="model")
     tree = specs(module)
@@ -114,7 +114,7 @@ def _mesh_problems(old: Any, new: Any) -> Iterator[str]:
 
 def _misfit(mesh: str, tree: Any) -> str:
     try:
-        check_fit(parse_mesh(mesh), tree, Batch(ROWS, TOKENS))
+        check_fit(parse_mesh(mesh), tree, BatchShape(ROWS, {"seq": TOKENS}))
     except ConfigError as e:
         return str(e)
     return ""

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 
 from dovetail.config import ConfigError
-from dovetail.launch import start_devices
+from dovetail.hardware import start_devices
 from dovetail.parallel import parse_mesh
 
 from . import _classical

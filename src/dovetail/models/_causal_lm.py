@@ -5,13 +5,13 @@ Shape letters: B batch, T time, D model dim, V vocabulary.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
-from dovetail.module import Module, ModuleError
+from dovetail.module import Loss, ModuleError, Objective
 from dovetail.nn import (
     Block,
     Context,
@@ -26,19 +26,20 @@ from dovetail.nn import (
     RMSNorm,
     check_masks,
 )
-from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_token_loss
+from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_log_probs, chunked_token_loss
 
 from ._prediction import MultiTokenPrediction
 
 
-class CausalLM(Module):
+class CausalLM(Objective):
     """Embeds tokens, runs a stack, and maps the result to logits.
 
     Where the call keeps state, `forward` goes on where the last call stopped: prefill is the first call, and each
     further call extends it by one token or more.
     """
 
-    class Config(Module.Config):
+    class Config(Objective.Config):
+        values_below: ClassVar[Mapping[str, str]] = {"tokens": "vocab_size", "targets": "vocab_size"}
         vocab_size: int = REQUIRED
         dim: int = REQUIRED
         embedding: Embedding.Config = Embedding.Config()
@@ -112,20 +113,17 @@ class CausalLM(Module):
         """Returns how many tokens a row can have at most; None: any number."""
         return None if self.position is None else self.position.max_length()
 
-    def loss(
-        self,
-        ids: Array,
-        targets: Array,
-        weights: Array,
-        *,
-        positions: Array | None = None,
-        segments: Array | None = None,
-    ) -> TokenLoss:
-        """Returns the sums of cross-entropy, weight and hits over all tokens, a chunk of logits in memory at a time.
+    def loss(self, batch: Mapping[str, Array]) -> Loss:
+        """Returns the cross-entropy of all tokens, a chunk of logits in memory at a time; metric: `accuracy`.
 
         The z-loss and the losses of `predictions`, where there are any, leave the call as auxiliary losses.
+
+        Args:
+            batch: `tokens`, `targets` and `weights`, all `[B, T]`; `positions` and `segments` as in `forward`.
         """
-        context = self._context(ids, positions, segments, None)
+        ids, targets, weights = batch["tokens"], batch["targets"], batch["weights"]
+        segments = batch.get("segments")
+        context = self._context(ids, batch.get("positions"), segments, None)
         hidden = self._hidden(ids, context)
         found = self._token_loss(hidden, targets, weights)
         z_loss = found.z_loss
@@ -141,7 +139,30 @@ class CausalLM(Module):
             z_loss += share * sums.z_loss
         if self.cfg.z_loss:
             self.add_loss("z_loss", z_loss / divisor)
-        return found
+        return Loss(found.loss, found.weight, {"accuracy": (found.correct, found.weight)})
+
+    def log_probs(self, batch: Mapping[str, Array]) -> Array:
+        """Returns the logarithm of the probability of each target, `[B, T]` in float32; 0 where its weight is 0.
+
+        Logits of a chunk are in memory at a time, as in `loss`. The batch is that of `loss`; without `weights`, all
+        targets count.
+        """
+        ids, targets, axes = batch["tokens"], batch["targets"], ("batch", "seq")
+        weights = batch.get("weights", jnp.ones(targets.shape, jnp.float32))
+        hidden = self._hidden(ids, self._context(ids, batch.get("positions"), batch.get("segments"), None))
+        return self.on_shards(
+            self._own_log_probs,
+            self.lay(hidden, *axes, None),
+            targets,
+            weights,
+            in_axes=((*axes, None), axes, axes),
+            out_axes=axes,
+        )
+
+    def _own_log_probs(self, hidden: Array, targets: Array, weights: Array) -> Array:
+        """Returns those of the tokens of this device."""
+        flat = (hidden.reshape(-1, hidden.shape[-1]), self._logits, targets.reshape(-1), weights.reshape(-1))
+        return chunked_log_probs(*flat, chunk=self.cfg.loss_chunk).reshape(targets.shape)
 
     def _token_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:
         axes = ("batch", "seq")

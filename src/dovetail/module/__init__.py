@@ -9,6 +9,7 @@ from ._context import Params as Params
 from ._context import State as State
 from ._context import per_layer as per_layer
 from ._layout import Axes as Axes
+from ._layout import Exchange as Exchange
 from ._layout import Layers as Layers
 from ._layout import Layout as Layout
 from ._lift import Key as Key
@@ -17,6 +18,8 @@ from ._lift import folded as folded
 from ._loop import Loop as Loop
 from ._loop import repeat as repeat
 from ._module import Module as Module
+from ._objective import Loss as Loss
+from ._objective import Objective as Objective
 from ._param import Init as Init
 from ._param import ParamSpec as ParamSpec
 from ._param import UpdateRule as UpdateRule
@@ -26,6 +29,7 @@ from ._param import variance_scaling as variance_scaling
 from ._published import Published as Published
 from ._published import after as after
 from ._remat import Remat as Remat
+from ._remat import kernel_result as kernel_result
 from ._state import SizedState as SizedState
 from ._state import StateSpec as StateSpec
 from ._state import StateSpecs as StateSpecs

@@ -5,6 +5,7 @@
 """
 
 import abc
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jax import Array
@@ -25,6 +26,31 @@ class Layers(Protocol):
         self, length: int, carry: Any, each: Any, inputs: Any, key: "Key", layout: "Layout | None"
     ) -> "tuple[Any, Collected]":
         """Takes `carry` through `length` layers, each of which has a part `[length, ...]` of `each`."""
+        ...
+
+
+class Exchange(Protocol):
+    """Who sends how many rows to whom, agreed on by the devices that hold the parts of a logical axis."""
+
+    @property
+    def rounds(self) -> Array:
+        """How often rows travel, until all have."""
+        ...
+
+    def __call__(self, function: Callable[[Array, Array], Array], rows: Array) -> Array:
+        """Returns what `function`, of rows and of how many each index there has, makes of the rows where they belong.
+
+        Args:
+            rows: `[M, D]`, sorted by the index on the axis that they go to; the result is as these.
+        """
+        ...
+
+    def sent_rows(self) -> Array:
+        """Returns how many rows leave this device, and come back."""
+        ...
+
+    def padded_rows(self) -> Array:
+        """Returns how many places for rows leave this device in all rounds, empty ones included, and come back."""
         ...
 
 
@@ -69,6 +95,18 @@ class Layout(abc.ABC):
     @abc.abstractmethod
     def parameter_axes(self, name: str, size: int | None = None) -> tuple[str, ...]:
         """Returns the mesh axes, all larger than 1, over which an axis of parameters, of some size, is split."""
+
+    @abc.abstractmethod
+    def exchange(self, axis: str, sizes: Array, num_rows: int, *, room: float) -> Exchange | None:
+        """Returns an exchange of rows with the devices that hold the parts of an axis of parameters, inside shards.
+
+        None: the axis is not split, and all rows stay here.
+
+        Args:
+            sizes: how many of the rows here go to each index on the axis.
+            num_rows: how many rows there are here.
+            room: rows between two devices in one round, divided by what it takes if all get the same.
+        """
 
     @abc.abstractmethod
     def stored_axes(self, spec: ParamSpec) -> tuple[tuple[str, ...], ...]:

@@ -64,12 +64,12 @@ def repeat(module: Module, layers: Sequence[Module], count: int, loop: Loop, x: 
         return elsewhere or some(*given, frame.layout)
 
     # What is published is known once the loop has been traced. It is then traced again, with a place for it.
-    (out, shared, state), collected = run(context.shared)
+    (out, shared, new_state), collected = run(context.shared)
     if unknown:
         places = {name: _place_for(each, x.shape[0]) for name, each in unknown.items()}
-        (out, shared, state), collected = run({**context.shared, **places})
+        (out, shared, new_state), collected = run({**context.shared, **places})
     if frame.state is not None:
-        frame.state.update(state)
+        frame.state.update(new_state)
     frame.declared.update({path: spec.stacked(count) for path, spec in declared.items()})
     frame.take(mark_stacked(scope, collected))
     frame.published = {**frame.published, **shared}

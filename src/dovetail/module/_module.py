@@ -19,7 +19,7 @@ from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_
 
 from ._call import call_child, run_without_gradient
 from ._context import Collected, ModuleError, Scope, current, own_scope, random_key, read_state, write_state
-from ._layout import Axes
+from ._layout import Axes, Exchange
 from ._lift import Lifted, bring, child_scope, lift_bound
 from ._param import Init, ParamSpec, UpdateRule, variance_scaling
 from ._published import Keep, Published, after, published
@@ -256,8 +256,8 @@ class Module(Component):
         """
         scope = self._scope("to run a method")
         owner: Any = getattr(method, "__self__", method)
-        function: Any = getattr(method, "__func__", None) or getattr(type(method), "forward", None)
-        public = getattr(function, "unscoped", None)
+        kind: Any = type(owner)
+        public = getattr(getattr(method, "__func__", None) or getattr(kind, "forward", None), "unscoped", None)
         if getattr(owner, "_parent", None) is not self or public is None:
             raise ModuleError(f"{self!r} runs {method!r} without gradient. Expected a public method of its children.")
         inner = child_scope(scope, owner)
@@ -294,6 +294,14 @@ class Module(Component):
         """Returns the mesh axes over which a logical axis of parameters is split, for collectives in `on_shards`."""
         layout = self._scope("the layout").frame.layout
         return () if layout is None else layout.parameter_axes(axis, size)
+
+    def exchange(self, axis: str, sizes: Array, num_rows: int, *, room: float) -> Exchange | None:
+        """Returns an exchange of rows with the devices that hold the parts of a logical axis of parameters.
+
+        For methods in `on_shards`; see `Layout.exchange`. None: all of the axis is here.
+        """
+        layout = self._scope("the layout").frame.layout
+        return None if layout is None else layout.exchange(axis, sizes, num_rows, room=room)
 
     def on_shards(
         self,

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Remat`: which activations of a module are kept, offloaded or computed again, by the names layers give them."""
+# pyright: reportUnknownVariableType=false
+# JAX's own annotations are incomplete.
 
 import fnmatch
 import functools
 from typing import Any
 
 import jax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from dovetail.config import ConfigBase, ConfigError, did_you_mean
 
 _policies = jax.checkpoint_policies
+_OF_KERNELS = "<kernel>."  # In place of a path: kernels are in no module, and no module is called that.
 
 
 class Remat(ConfigBase):
@@ -21,7 +26,7 @@ class Remat(ConfigBase):
 
     save: tuple[str, ...] = ()  # Kept in device memory.
     offload: tuple[str, ...] = ()  # Kept in host memory.
-    save_dots: bool = False  # Keep the results of matrix products without batch dimensions, and of attention kernels.
+    save_dots: bool = False  # Keep the results of matrix products without batch dimensions, and of kernels.
 
     def policy(self, prim: Any, *args: Any, **params: Any) -> Any:
         """Decides for one equation, as `jax.checkpoint` asks."""
@@ -61,14 +66,18 @@ class Regather:
         """Does nothing: it names no activations."""
 
 
-# What kernels, which are not in any layer's path, call the results that their backward passes need.
-_OF_KERNELS = "attended"
+def kernel_result(name: str, value: Array) -> Array:
+    """Names what the backward pass of a kernel needs of its forward pass; a policy chooses it as it does a `tag`.
+
+    What keeps the results of matrix products keeps it, too: else the kernel would run again.
+    """
+    return checkpoint_name(value, _OF_KERNELS + name)
 
 
 @functools.cache
 def _for_name(name: str, remat: Remat) -> Any:
     offload = [name] if _fits(name, remat.offload) else []
-    save = _fits(name, remat.save) or (remat.save_dots and name == _OF_KERNELS)
+    save = _fits(name, remat.save) or (remat.save_dots and name.startswith(_OF_KERNELS))
     save = [name] if save and not offload else []
     return _policies.save_and_offload_only_these_names(
         names_which_can_be_saved=save,

@@ -39,6 +39,8 @@ from ._grouped import PreferredGroupedMatmul as PreferredGroupedMatmul
 from ._grouped import RaggedDot as RaggedDot
 from ._grouped import ReferenceGroupedMatmul as ReferenceGroupedMatmul
 from ._grouped import row_groups as row_groups
+from ._log_probs import chunked_log_probs as chunked_log_probs
+from ._log_probs import log_probs as log_probs
 from ._masks import EMPTY as EMPTY
 from ._masks import And as And
 from ._masks import Causal as Causal
@@ -70,10 +72,13 @@ from ._state_space import state_space as state_space
 from ._work import Work as Work
 from ._work import by_definition as by_definition
 from ._work import is_counted as is_counted
+from ._work import is_rare as is_rare
+from ._work import rarely as rarely
 from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
 from .kernels._neuron import NeuronAttention as NeuronAttention
 from .kernels._splash import SplashAttention as SplashAttention
 from .kernels._triton import TritonAttention as TritonAttention
+from .kernels._triton import stated_flops as stated_flops
 from .kernels._triton_grouped import TritonGroupedMatmul as TritonGroupedMatmul

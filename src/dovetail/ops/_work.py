@@ -3,7 +3,8 @@
 
 Kernels skip blocks or compute some in vain, chunks are filled up, a backward pass computes again. None of that is work
 of the model. So an operation that can be computed in several ways says what it takes by its definition, and a program
-that is traced only to be counted holds that statement in place of the operation.
+that is traced only to be counted holds that statement in place of the operation. Code that a step hardly ever runs
+says so by its scope, which stays in compiled programs.
 """
 
 import contextlib
@@ -24,6 +25,9 @@ class Work(NamedTuple):
     full: int  # With all scores of attention, as others count.
 
 
+_RARELY = "rarely"
+
+
 # Not a context variable: JAX must not take a function that it has traced outside for the same one inside.
 _counted = jax.make_user_context(False)
 
@@ -36,6 +40,16 @@ def by_definition() -> contextlib.AbstractContextManager[None]:
 def is_counted() -> bool:
     """Whether the program that is being traced will only be counted."""
     return _counted.value
+
+
+def rarely() -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope of code that a step hardly ever runs: reports on a program do not count it."""
+    return jax.named_scope(_RARELY)
+
+
+def is_rare(op_name: str) -> bool:
+    """Whether an operation, by the name that JAX gives it in traced and compiled programs, is in such a scope."""
+    return _RARELY in op_name
 
 
 def stated(work: Work, results: Any, *operands: Array) -> Any:

@@ -2,6 +2,7 @@
 """The learner: from gradients to new parameters. Optimizers (optax), schedules, accumulation, clipping, decay, EMA."""
 
 from ._accumulate import LossFn as LossFn
+from ._accumulate import Mean as Mean
 from ._accumulate import one_after_the_other as one_after_the_other
 from ._accumulate import value_and_grad as value_and_grad
 from ._adafactor import Adafactor as Adafactor
@@ -9,8 +10,10 @@ from ._ema import EMA as EMA
 from ._group import Group as Group
 from ._group import Projection as Projection
 from ._group import unit_norm as unit_norm
+from ._groups import by_path as by_path
 from ._groups import is_hidden_matrix as is_hidden_matrix
 from ._groups import is_matrix as is_matrix
+from ._groups import matching as matching
 from ._learner import Learner as Learner
 from ._learner import LearnerState as LearnerState
 from ._muon import Muon as Muon

@@ -2,7 +2,7 @@
 """Gradient accumulation: the gradient of the whole batch, from microbatches that fit into memory."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,13 @@ from ._precision import as_wide, widen
 LossFn = Callable[[Any, Any, Array | None], tuple[Array, Array, Any]]
 # From parameters, a microbatch and its number to the sum of losses, to be differentiated, and what is kept of it.
 _Loss = Callable[[Any, Any, Array], tuple[Array, Any]]
+
+
+class Mean(NamedTuple):
+    """A mean in `aux` that has a weight of its own: `sum / weight`, each summed over all microbatches."""
+
+    sum: Array
+    weight: Array
 
 
 def one_after_the_other(loss: _Loss, params: Any, zeros: Any, microbatches: Any) -> tuple[Any, Any]:
@@ -44,12 +51,13 @@ def value_and_grad(
 
     `loss_fn(params, microbatch, rng)` returns a sum of weighted losses, the sum of their weights, and `aux`, a tree of
     arrays. The loss is the sum of all losses divided by the sum of all weights, and the gradient is its gradient: but
-    for rounding the same for any number of microbatches, however many real tokens each of them has. Sums and results
+    for rounding the same for any number of microbatches, however much each of them weighs. Sums and results
     are in float32. A batch of weight 0 has loss 0 and gradient 0.
 
-    An auxiliary loss that is not a sum over tokens (balance of experts, say) goes in as `loss_sum + aux_loss *
+    An auxiliary loss that is not a sum over rows (balance of experts, say) goes in as `loss_sum + aux_loss *
     weight_sum`. It then counts as its mean over microbatches, weighted by their weights; `aux` is averaged in the same
-    way. Such means do depend on the split where the value is not itself a weighted mean over tokens.
+    way. Such means do depend on the split where the value is not itself a weighted mean over rows. A `Mean` in `aux`
+    has a weight of its own, comes back as a number, and does not depend on the split.
 
     Args:
         batch: a tree of arrays whose first dimension is the batch. Microbatch i of n has the rows i, i + n, ..., so
@@ -68,9 +76,17 @@ def value_and_grad(
     grads, (losses, weights, aux) = schedule(loss_of, params, zeros, split)
     weight = jnp.sum(weights)
     divisor = jnp.where(weight == 0, 1.0, weight)
-    sums = (jnp.sum(losses), jax.tree.map(lambda x: _weighted_sum(weights, x), aux), grads)
-    loss, aux, grads = jax.tree.map(lambda x: x / divisor.astype(x.dtype), sums)
-    return (loss, weight, aux), grads
+    loss, grads = jax.tree.map(lambda x: x / divisor.astype(x.dtype), (jnp.sum(losses), grads))
+    means = jax.tree.map(lambda x: _mean(weights, divisor, x), aux, is_leaf=lambda x: isinstance(x, Mean))
+    return (loss, weight, means), grads
+
+
+def _mean(weights: Array, divisor: Array, value: Any) -> Array:
+    """Returns the mean over microbatches, by their weights, which sum up to `divisor`; or by those of a `Mean`."""
+    if isinstance(value, Mean):
+        total = jnp.sum(value.weight, axis=0)
+        return jnp.sum(value.sum, axis=0) / jnp.where(total == 0, 1.0, total)
+    return _weighted_sum(weights, value) / divisor.astype(value.dtype)
 
 
 def _split(x: Array, count: int) -> Array:

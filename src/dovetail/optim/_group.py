@@ -82,13 +82,13 @@ def treatments(groups: Sequence[Group], specs: Any, rates: Any, decays: Any, pat
 
 
 def table(specs: Any, plan: Any) -> str:
-    """Returns which group each parameter is in, and what follows from it; those with a rule have no treatment."""
+    """Returns which group each parameter is in, and what follows from it; frozen ones have no treatment."""
     rows = [("parameter", "group", "rate", "decay", "project")]
     found = by_path(plan)
     for name in by_path(specs):
         how: Treatment | None = found.get(name)
         if how is None:
-            rows.append((name, "own rule", "", "", ""))
+            rows.append((name, "frozen", "", "", ""))
             continue
         rates = np.unique(how.rate)
         shown = f"{rates[0]:g}" if rates.size == 1 else f"{rates[0]:g} to {rates[-1]:g}, by layer"

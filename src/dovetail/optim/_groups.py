@@ -34,7 +34,7 @@ def by_path(tree: Any) -> dict[str, Any]:
     return {".".join(str(key.key) for key in keys): leaf for keys, leaf in leaves}
 
 
-def matching(pattern: str, paths: list[str], where: str) -> list[str]:
+def matching(pattern: str, paths: list[str], where: str, what: str = "no parameter") -> list[str]:
     """Returns the paths that fit a pattern, `*` standing for any characters; raises if there are none."""
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))))
     found = [path for path in paths if regex.fullmatch(path)]
@@ -42,7 +42,7 @@ def matching(pattern: str, paths: list[str], where: str) -> list[str]:
         near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
         lines = "".join(f"\n    {path}" for path in near)
         raise ConfigError(
-            f"{where}: {pattern!r} fits no parameter. Nearest are:{lines}\n"
+            f"{where}: {pattern!r} fits {what}. Nearest are:{lines}\n"
             "  A pattern is compared with the whole path; * stands for any characters."
         )
     return found

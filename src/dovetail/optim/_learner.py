@@ -12,7 +12,6 @@ from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.module import ParamSpec
-from dovetail.ops import target
 
 from ._checks import child_path, expect, where
 from ._ema import EMA
@@ -44,7 +43,7 @@ class Learner(Component):
     shapes and dtypes it got, so that both can be donated.
 
     A frozen parameter, one whose module says so or that is not `trained`, stays as it is: it has no state here, does
-    not decay, and counts in no norm of gradients.
+    not decay, and counts in no norm of gradients. Of one whose module says so there is no average either.
     """
 
     class Config(Component.Config):
@@ -58,14 +57,25 @@ class Learner(Component):
         trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
-    def __init__(self, cfg: Config, *, specs: Any, steps: int | None = None, **kwargs: Any) -> None:
-        """`steps` are those of the run, with which a schedule ends that says nothing else."""
+    def __init__(
+        self, cfg: Config, *, specs: Any, steps: int | None = None, branches: bool = True, **kwargs: Any
+    ) -> None:
+        """Builds it for parameters with these specs.
+
+        Args:
+            steps: those of the run, with which a schedule ends that says nothing else.
+            branches: whether a step that may be skipped is a branch of the program, which is faster on CPUs. The
+                compilers for accelerators would copy the whole state to leave it; without, they choose between two
+                numbers where they compute one of them.
+        """
         super().__init__(cfg, **kwargs)
+        self._branches = branches
         expect(self, "clip_norm", cfg.clip_norm is None or 0 < cfg.clip_norm < math.inf, "a positive number, or None")
         self.schedule: Schedule = self._child("schedule", steps=steps)
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
         expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
+        self._declared = specs
         self._specs = frozen_except(cfg.trained, specs, f"{where(self)}: trained")
         learned = self._learned(specs)
         optimizer: Optimizer = self._child("optimizer")
@@ -94,7 +104,7 @@ class Learner(Component):
             num_updates=jnp.zeros((), jnp.int32),
             num_skipped=jnp.zeros((), jnp.int32),
             optimizer=self._transformation.init(self._learned(params)),
-            ema=self.ema.init(params) if self.ema else (),
+            ema=self.ema.init(self._averaged(params)) if self.ema else (),
             skip=self.skip.init() if self.skip else (),
         )
 
@@ -125,7 +135,7 @@ class Learner(Component):
             new = jax.tree.map(_changed, self._specs, wide, updates, self._treatments)
             new = jax.tree.map(lambda after, before: after.astype(before.dtype), new, params)
             count = state.num_updates + 1
-            ema = self.ema.update(state.ema, new, count) if self.ema else ()
+            ema = self.ema.update(state.ema, self._averaged(new), count) if self.ema else ()
             norms = {"update_norm": global_norm(updates)} if self.cfg.report_update_norm else {}
             return new, count, optimizer, ema, norms
 
@@ -133,7 +143,7 @@ class Learner(Component):
             norms = {"update_norm": jnp.zeros(())} if self.cfg.report_update_norm else {}
             return params, state.num_updates, state.optimizer, state.ema, norms
 
-        new, count, optimizer, ema, norms = _either(accepted, change, stay) if self.skip else change()
+        new, count, optimizer, ema, norms = self._either(accepted, change, stay) if self.skip else change()
         skipped = state.num_skipped + (~accepted).astype(jnp.int32)
         metrics = {
             "learning_rate": rate,
@@ -170,6 +180,27 @@ class Learner(Component):
         """Returns a tree like the parameters without those that are frozen."""
         return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.frozen else x, self._specs, tree)
 
+    def _either(self, accepted: Array, change: Callable[[], Any], stay: Callable[[], Any]) -> Any:
+        """Returns what `change` returns if a step is accepted, else what `stay` returns."""
+        if self._branches:
+            return jax.lax.cond(accepted, change, stay)
+        return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
+
+    def _averaged(self, tree: Any) -> Any:
+        """Returns a tree like the parameters without those that never change."""
+        return jax.tree.map(lambda spec, x: optax.MaskedNode() if spec.frozen else x, self._declared, tree)
+
+    def published(self, params: Any, state: LearnerState) -> Any:
+        """Returns the parameters to evaluate and to use: their average, where there is one."""
+        if self.ema is None:
+            return params
+        return jax.tree.map(
+            lambda spec, x, mean: x if spec.frozen else mean,
+            self._declared,
+            params,
+            state.ema,
+        )
+
     def _accepts(self, state: LearnerState, norm: Array, loss: Array | None) -> tuple[Array, Any]:
         return self.skip.step(state.skip, norm, loss) if self.skip else (jnp.array(True), ())
 
@@ -184,17 +215,6 @@ class Learner(Component):
             raise ConfigError(
                 f"{where(self)}: the parameters differ from the specs it was built with:{''.join(lines[:10])}{more}"
             )
-
-
-def _either(accepted: Array, change: Callable[[], Any], stay: Callable[[], Any]) -> Any:
-    """Returns what `change` returns if a step is accepted, else what `stay` returns.
-
-    On CPU by a branch, which is faster there. The compilers for accelerators would copy the whole state to leave a
-    branch, but choose between two numbers where they compute one of them.
-    """
-    if target() == "cpu":
-        return jax.lax.cond(accepted, change, stay)
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), change(), stay())
 
 
 def _changed(spec: ParamSpec, value: Array, update: Any, how: Any) -> Array:

@@ -3,9 +3,8 @@
 
 from ._adapt import on_mesh as on_mesh
 from ._attention import GatheredAttention as GatheredAttention
-from ._exchange import Exchange as Exchange
 from ._exchange import exchange as exchange
-from ._fit import Batch as Batch
+from ._fit import BatchShape as BatchShape
 from ._fit import check_fit as check_fit
 from ._fit import divisors as divisors
 from ._fit import factorisations as factorisations

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -46,13 +46,22 @@ class GatheredAttention(AttentionKernel):
         return on_devices(inputs, aligned, inner, meet, scoring.mask, self.cfg, self._path or "GatheredAttention")
 
 
+class SpreadConfig(Protocol):
+    """What the configs of kernels that are spread over devices have alike."""
+
+    @property
+    def balanced(self) -> bool: ...
+    @property
+    def activations(self) -> Table: ...
+
+
 def on_devices(
     inputs: AttentionInputs,
     aligned: bool | Parts,
     inner: Callable[..., Array],
     meet: Callable[[Deal, AttentionInputs], Array],
     mask: Mask,
-    cfg: Any,
+    cfg: SpreadConfig,
     where: str,
 ) -> Array:
     """Runs `inner` on each device's part; or `meet`, where the mesh splits the sequence of both queries and keys."""

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.ops import move, row_groups
+from dovetail.ops import move, rarely, row_groups
 
 from ._pipeline import largest_of_stages
 
@@ -57,7 +57,7 @@ class Exchange:
 
         def others(total: Array) -> Array:
             numbers = jnp.arange(1, most, dtype=self.rounds.dtype)
-            with jax.named_scope("rarely"):  # Reports on programs do not count it: see `dovetail.aot`.
+            with rarely():
                 return jax.lax.scan(jax.checkpoint(body, prevent_cse=False), total, numbers)[0]
 
         return jax.checkpoint(lambda total: jax.lax.cond(self.rounds > 1, others, lambda total: total, total))(first)

@@ -3,7 +3,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dovetail.config import ConfigError
@@ -17,20 +17,20 @@ _SHOWN = 8  # Problems in a message.
 _NEAREST = 3  # Meshes that are proposed.
 
 
-class Batch(NamedTuple):
-    """What a step gets: rows and tokens of each, and into how many parts, one after the other, it is split."""
+class BatchShape(NamedTuple):
+    """What a step gets: rows, what they are made of, and into how many parts, one after the other, they are split."""
 
     rows: int
-    tokens: int
+    lengths: Mapping[str, int] = {}  # By logical axis, as in `{"seq": 128}`: of a row.
     parts: int = 1
 
 
-def fits(mesh: Mesh, specs: Any, batch: Batch) -> bool:
+def fits(mesh: Mesh, specs: Any, batch: BatchShape) -> bool:
     """Whether parameters and batch can be split as the mesh says."""
     return not any(True for _ in _problems(mesh, specs, batch))
 
 
-def check_fit(mesh: Mesh, specs: Any, batch: Batch) -> None:
+def check_fit(mesh: Mesh, specs: Any, batch: BatchShape) -> None:
     """Raises if the parameters or the batch cannot be split as the mesh says; the message has the nearest that can."""
     mesh.check()
     problems = list(_problems(mesh, specs, batch))
@@ -47,12 +47,12 @@ def check_fit(mesh: Mesh, specs: Any, batch: Batch) -> None:
     raise ConfigError(f"the mesh {mesh.text()} does not fit:{lines}\n  {advice}")
 
 
-def _problems(mesh: Mesh, specs: Any, batch: Batch) -> Iterator[str]:
+def _problems(mesh: Mesh, specs: Any, batch: BatchShape) -> Iterator[str]:
     layout, flat = MeshLayout(mesh), dict(flat_specs(specs, "model"))
     for path, spec in flat.items():
         yield from _uneven(path, spec, layout)
     yield from _uneven_batch(layout, batch)
-    loops = sorted({spec.shape[0] for spec in flat.values() if spec.axes[:1] == ("layers",)})
+    loops = sorted({spec.shape[0] for spec in flat.values() if spec.stack})
     pieces = mesh.sizes["pipeline"] * mesh.rounds
     if mesh.sizes["pipeline"] > 1 and not loops:
         yield "pipeline: the model has no loop over layers that could be split."
@@ -76,8 +76,8 @@ def _uneven(path: str, spec: ParamSpec, layout: MeshLayout) -> Iterator[str]:
             )
 
 
-def _uneven_batch(layout: MeshLayout, batch: Batch) -> Iterator[str]:
-    rows, sequence = layout.activation_axes("batch"), layout.activation_axes("seq")
+def _uneven_batch(layout: MeshLayout, batch: BatchShape) -> Iterator[str]:
+    rows = layout.activation_axes("batch")
     factors = {
         _product(rows): layout.shards(rows),
         "num_microbatches": batch.parts,
@@ -87,12 +87,14 @@ def _uneven_batch(layout: MeshLayout, batch: Batch) -> Iterator[str]:
     if batch.rows % needed:
         shown = " x ".join(f"{name} ({count})" for name, count in factors.items() if count > 1)
         yield f"input.batch_size is {batch.rows}, expected a multiple of {needed} = {shown}."
-    if batch.tokens % layout.shards(sequence):
-        multiple = f"{_product(sequence)} = {layout.shards(sequence)}"
-        yield f"input.seq_len is {batch.tokens}, expected a multiple of {multiple}."
+    for name, size in batch.lengths.items():
+        axes = layout.activation_axes(name)
+        if size % layout.shards(axes):
+            multiple = f"{_product(axes)} = {layout.shards(axes)}"
+            yield f"input: rows have size {size} along {name!r}, expected a multiple of {multiple}."
 
 
-def _nearest(mesh: Mesh, specs: Any, batch: Batch) -> Iterator[Mesh]:
+def _nearest(mesh: Mesh, specs: Any, batch: BatchShape) -> Iterator[Mesh]:
     """Yields meshes of as many devices that fit, those with the most alike sizes first."""
     flat = list(flat_specs(specs, "model"))
     wanted = [mesh.sizes[axis] for axis in MESH_AXES]

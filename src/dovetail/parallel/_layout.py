@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.module import Axes, Collected, Key, Layers, Layout, ParamSpec
 
+from ._exchange import Exchange, exchange
 from ._mesh import Mesh
 from ._pipeline import Pipelining, in_stages
 
@@ -80,6 +81,10 @@ class MeshLayout(Layout):
         if size is None or name not in self.mesh.rules.may_stay_whole:
             return axes
         return _as_far_as_it_divides(size, axes, self._sizes)
+
+    def exchange(self, axis: str, sizes: Array, num_rows: int, *, room: float) -> Exchange | None:
+        axes = self.parameter_axes(axis)
+        return exchange(sizes, num_rows, axes, factor=room) if axes else None
 
     def stored_axes(self, spec: ParamSpec) -> tuple[_MeshAxes, ...]:
         found, used = list[_MeshAxes](), set[str]()

@@ -10,5 +10,4 @@ from ._on_hardware import on_hardware as on_hardware
 from ._report import Report as Report
 from ._report import compile_step as compile_step
 from ._report import lower_step as lower_step
-from ._rules import Changes as Changes
 from ._rules import Fitted as Fitted

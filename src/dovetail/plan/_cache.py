@@ -7,15 +7,15 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import dovetail
 from dovetail.config import to_text
+from dovetail.train import Trainer
 
 from ._report import Report
 
 
-def key(program: str, cfg: Any, hardware: str, versions: dict[str, str]) -> str:
+def key(program: str, cfg: Trainer.Config, hardware: str, versions: dict[str, str]) -> str:
     """Returns what a report depends on, as a name: program, config, hardware, versions, and the source of dovetail.
 
     The program that goes to the compiler says what layers compute, wherever their code is: in dovetail, or with a user.

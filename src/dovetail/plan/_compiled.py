@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report on a recipe: from the cache, or from the compiler, with what would make it fit if it does not."""
 
-from typing import Any
-
 from dovetail.aot import versions
 from dovetail.hardware import Hardware
+from dovetail.train import Trainer
 
 from . import _cache
 from ._report import Report, compile_step, lower_step
 from ._suggest import suggestions
 
 
-def compiled(cfg: Any, hardware: Hardware, *, use_cache: bool = True) -> tuple[Report, bool]:
+def compiled(cfg: Trainer.Config, hardware: Hardware, *, use_cache: bool = True) -> tuple[Report, bool]:
     """Returns the report for the config of a trainer on hardware, and whether it was kept from before."""
     step = lower_step(cfg, hardware)
     name = _cache.key(step.lowered.as_text(), cfg, hardware.name, versions(hardware))

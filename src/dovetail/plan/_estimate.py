@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import jax
 
 from dovetail.config import find
+from dovetail.data import Input
 from dovetail.hardware import Hardware
-from dovetail.module import abstract, modules, specs
+from dovetail.module import Module, abstract, modules, specs
 from dovetail.nn import Block, RematPolicy, with_remat
 from dovetail.parallel import Mesh, MeshLayout, flat_specs
-from dovetail.train import DTYPES, abstract_batch, loss_function
+from dovetail.train import DTYPES, Trainer, abstract_batch, largest, loss_function
 
 GIB = 2**30
 # Of the memory of a GPU: the driver, the communication library and cuBLAS take the rest.
@@ -51,7 +52,7 @@ class Estimate(NamedTuple):
         return self.limit_gib is None or self.total_gib <= self.limit_gib
 
 
-def estimate(cfg: Any, hardware: Hardware) -> Estimate:
+def estimate(cfg: Trainer.Config, hardware: Hardware) -> Estimate:
     """Returns what the run of a config that `on_hardware` returned needs; nothing is compiled."""
     about, scale = describe(cfg), hardware.chip.devices / GIB
     activations = activation_bytes(cfg, cfg.mesh, cfg.num_microbatches, cfg.remat or "none")
@@ -75,7 +76,7 @@ def memory_of(hardware: Hardware) -> float:
     return math.inf if size is None else size / hardware.chip.devices
 
 
-def describe(cfg: Any) -> Model:
+def describe(cfg: Trainer.Config) -> Model:
     """Returns what is needed of the config of a trainer."""
     model = cfg.model.build(path="model")
     tree, params = specs(model), abstract(model)
@@ -98,13 +99,13 @@ def gathered_bytes(model: Model, mesh: Mesh) -> float:
     """Returns what the parameters of one layer of each loop take on a device while they are used, in 16 bits."""
     layout, gathered, total = MeshLayout(mesh), set(mesh.rules.gathered), 0.0
     for _, spec in flat_specs(model.specs, ""):
-        if _in_loop(spec):
+        if spec.stack:  # In a loop over layers.
             kept = [tuple(axis for axis in axes if axis not in gathered) for axes in layout.stored_axes(spec)[1:]]
             total += 2 * math.prod(spec.shape[1:]) / math.prod(layout.shards(axes) for axes in kept)
     return total
 
 
-def activation_bytes(cfg: Any, mesh: Mesh, parts: int, policy: RematPolicy) -> float:
+def activation_bytes(cfg: Trainer.Config, mesh: Mesh, parts: int, policy: RematPolicy) -> float:
     """Returns what a device keeps of a microbatch for the backward pass, and what one block needs besides.
 
     A stage of a pipeline keeps its layers' part of all that goes through it, and runs a block for a part of that.
@@ -112,28 +113,28 @@ def activation_bytes(cfg: Any, mesh: Mesh, parts: int, policy: RematPolicy) -> f
     rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
-    kept = kept_bytes(with_remat(cfg.model, here), cfg.input.seq_len, cfg.compute_dtype) / mesh.sizes["pipeline"]
-    block = block_bytes(cfg.model, cfg.input.seq_len, cfg.compute_dtype) / mesh.num_microbatches
+    kept = kept_bytes(with_remat(cfg.model, here), cfg.input, cfg.compute_dtype) / mesh.sizes["pipeline"]
+    block = block_bytes(cfg.model, cfg.input, cfg.compute_dtype) / mesh.num_microbatches
     return rows / split * (kept + block)
 
 
-def row_activations(cfg: Any) -> int:
+def row_activations(cfg: Trainer.Config) -> int:
     """Returns the bytes that the forward pass of one row of the input leaves for the backward pass."""
-    return kept_bytes(with_remat(cfg.model, cfg.remat), cfg.input.seq_len, cfg.compute_dtype)
+    return kept_bytes(with_remat(cfg.model, cfg.remat), cfg.input, cfg.compute_dtype)
 
 
 @functools.lru_cache(maxsize=32)
-def block_bytes(cfg: Any, tokens: int, dtype: str) -> float:
+def block_bytes(cfg: Module.Config, data: Input.Config, dtype: str) -> float:
     """Returns the bytes that a block without remat leaves for its backward pass, of one row and the largest block.
 
     That is the difference that it makes to a model with full remat if all blocks of one kind have none.
     """
     full = with_remat(cfg, "full")
-    least = kept_bytes(full, tokens, dtype)
-    return max((kept_bytes(other, tokens, dtype) - least) / times for other, times in _without_remat(full))
+    least = kept_bytes(full, data, dtype)
+    return max((kept_bytes(other, data, dtype) - least) / times for other, times in _without_remat(full))
 
 
-def _without_remat(cfg: Any) -> Iterator[tuple[Any, int]]:
+def _without_remat(cfg: Module.Config) -> Iterator[tuple[Module.Config, int]]:
     """Yields the config of a model with each kind of block, in turn, without remat; and how many of them there are."""
     kinds: dict[Any, list[tuple[str, int]]] = defaultdict(list)
     for module, times in modules(cfg.build()):
@@ -148,8 +149,11 @@ def _without_remat(cfg: Any) -> Iterator[tuple[Any, int]]:
 
 
 @functools.lru_cache(maxsize=32)
-def kept_bytes(cfg: Any, tokens: int, dtype: str) -> int:
-    """Returns the bytes that the forward pass of one row leaves for the backward pass; `cfg` is that of a model."""
+def kept_bytes(cfg: Module.Config, data: Input.Config, dtype: str) -> int:
+    """Returns the bytes that the forward pass of one row leaves for the backward pass.
+
+    `cfg` is that of a model, `data` that of an input.
+    """
     model = cfg.build(path="model")
     loss = loss_function(model, dtype=DTYPES[dtype])
 
@@ -158,11 +162,7 @@ def kept_bytes(cfg: Any, tokens: int, dtype: str) -> int:
         _, pullback = jax.vjp(lambda params: loss(params, batch, jax.random.key(0))[0], params)
         return [leaf for leaf in jax.tree.leaves(pullback) if id(leaf) not in given]
 
-    return _bytes(jax.eval_shape(kept, abstract(model), abstract_batch(1, tokens)))
-
-
-def _in_loop(spec: Any) -> bool:
-    return spec.axes[:1] == ("layers",)
+    return _bytes(jax.eval_shape(kept, abstract(model), abstract_batch(largest(data.set(batch_size=1).batch_specs()))))
 
 
 def _bytes(tree: Any) -> int:

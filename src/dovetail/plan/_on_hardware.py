@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules for each family of hardware. None of them knows a model."""
 
-from typing import Any
-
 from dovetail.hardware import MeshRule, hardware, rule_for
 from dovetail.ops import (
     BlockedGroupedMatmul,
@@ -15,6 +13,7 @@ from dovetail.ops import (
     TritonAttention,
     TritonGroupedMatmul,
 )
+from dovetail.train import Trainer
 
 from ._rules import Fitted
 
@@ -59,7 +58,7 @@ _CPU = Fitted.Config(
 MESH_RULES: tuple[MeshRule.Config, ...] = (_TPU, _GPU, _TRAINIUM, _CPU)
 
 
-def on_hardware(cfg: Any, name: str) -> Any:
+def on_hardware(cfg: Trainer.Config, name: str) -> Trainer.Config:
     """Returns the config of a trainer for some hardware: its own mesh rules first, then those for every recipe."""
     found = hardware(name)
     return rule_for((*cfg.mesh_rules, *MESH_RULES), found).build().apply(cfg, found)

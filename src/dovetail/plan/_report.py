@@ -26,7 +26,7 @@ from dovetail.hardware import Hardware
 from dovetail.module import specs
 from dovetail.ops import Choice, kernel_choices
 from dovetail.progress import phase
-from dovetail.train import Program, size_of
+from dovetail.train import Program, Trainer, size_of
 
 from ._estimate import GIB, usable_bytes
 
@@ -41,7 +41,8 @@ class Report(NamedTuple):
     mesh: Mapping[str, int]
     remat: str | None
     num_microbatches: int
-    tokens_per_step: int
+    unit: str  # In which the input counts, in the singular: a token.
+    units_per_step: int
     parameters: int
     fits: bool
     hbm_per_chip_gib: float
@@ -63,7 +64,7 @@ class Report(NamedTuple):
 class Lowered(NamedTuple):
     """A training step for some hardware, ready for its compiler."""
 
-    cfg: Any
+    cfg: Trainer.Config
     hardware: Hardware
     program: Program
     traced: Any  # `jax.stages.Traced`
@@ -71,7 +72,7 @@ class Lowered(NamedTuple):
     choices: list[Choice]
 
 
-def lower_step(cfg: Any, hardware: Hardware) -> Lowered:
+def lower_step(cfg: Trainer.Config, hardware: Hardware) -> Lowered:
     """Traces the training step of the config of a trainer, which `on_hardware` returned."""
     program = Program(cfg, described_devices(hardware))
     with phase("tracing"), kernel_choices() as choices:
@@ -90,7 +91,6 @@ def compile_step(step: Lowered) -> Report:
     usable = usable_bytes(hardware)
     limit = None if usable is None else usable / GIB
     size = size_of(cfg)
-    tokens = cfg.input.batch_size * cfg.input.seq_len
     flops = count_compiled_flops(text) + count_kernel_flops(step.traced.jaxpr.jaxpr)
     return Report(
         hardware=hardware.name,
@@ -98,7 +98,8 @@ def compile_step(step: Lowered) -> Report:
         mesh={axis: size for axis, size in cfg.mesh.sizes.items() if size > 1},
         remat=cfg.remat,
         num_microbatches=cfg.num_microbatches,
-        tokens_per_step=tokens,
+        unit=size.unit,
+        units_per_step=size.units,
         parameters=size.parameters,
         fits=not found.refused and (limit is None or total <= limit),
         hbm_per_chip_gib=total,
@@ -106,8 +107,8 @@ def compile_step(step: Lowered) -> Report:
         hbm=memory,
         hbm_by_path=by_path,
         host_per_chip_gib=found.memory.host * hardware.chip.devices / GIB,
-        model_flops=size.flops_per_token * tokens,
-        full_model_flops=size.full_flops_per_token * tokens,
+        model_flops=size.flops_per_unit * size.units,
+        full_model_flops=size.full_flops_per_unit * size.units,
         hardware_flops=float(flops * devices),
         copied_gib=copied_bytes(text) / GIB,
         collectives=_collectives(collectives(found.text, cfg.mesh.sizes)),

@@ -4,33 +4,23 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.config import REQUIRED, ConfigBase, ConfigError, replace_all
 from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import Batch, Mesh, divisors, fits
+from dovetail.parallel import BatchShape, Mesh, divisors, fits
+from dovetail.train import Trainer, batch_shape, largest
 
 from ._advice import advice
 from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes
 
+_C = TypeVar("_C", bound=ConfigBase)
 _MICROBATCHES = 64  # The most that a rule splits a batch into.
 _REACHED = 0.5  # Of its peak, what a chip reaches.
 _BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
 _ROUNDS = 16  # ... if there are so many rounds at most.
-
-
-class Changes(MeshRule):
-    """A user's rule: what another rule makes, with some fields changed."""
-
-    class Config(MeshRule.Config):
-        changes: tuple[str, ...] = REQUIRED  # As on the command line: `mesh.fsdp=64`, `remat=full`.
-        base: MeshRule.Config | None = None  # None: the recipe as it is.
-
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
-        base = cfg if self.cfg.base is None else self.cfg.base.build().apply(cfg, hardware)
-        return override(base, self.cfg.changes)
 
 
 class Fitted(MeshRule):
@@ -40,7 +30,7 @@ class Fitted(MeshRule):
     few devices as can be (`tensor`, `seq`), experts over `expert`, and all else is split over `fsdp`. Where links
     between groups of chips are slow, `fsdp` stays as small as memory allows, and the rest is `data`.
 
-    Where a step has too few tokens for each device to hide behind computation what the network brings, layers are split
+    Where a step has too little for each device to hide behind computation what the network brings, layers are split
     over `pipeline` as well.
 
     Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
@@ -58,7 +48,8 @@ class Fitted(MeshRule):
         pipeline: int = 1  # Into how many stages the layers may be split, where the network is too slow to gather all.
         memory: float = 0.85  # Of what the chip has: the highest estimate.
 
-    def apply(self, cfg: Any, hardware: Hardware) -> Any:
+    def apply(self, cfg: _C, hardware: Hardware) -> _C:
+        assert isinstance(cfg, Trainer.Config)
         attention = PreferredAttention.Config(kernels=self.cfg.attention)
         products = PreferredGroupedMatmul.Config(kernels=self.cfg.grouped_matmul)
         kernels = {AttentionKernel.Config: lambda _: attention, GroupedMatmul.Config: lambda _: products}
@@ -70,13 +61,14 @@ class Fitted(MeshRule):
         parts, remat = self._memory(cfg, about, mesh, hardware)
         return cfg.set(mesh=mesh, num_microbatches=parts, remat=remat)
 
-    def _mesh(self, cfg: Any, model: Model, hardware: Hardware) -> Mesh:
-        batch = Batch(cfg.input.batch_size, cfg.input.seq_len)
+    def _mesh(self, cfg: Trainer.Config, model: Model, hardware: Hardware) -> Mesh:
+        declared = cfg.input.batch_specs()
+        batch, units = batch_shape(declared), largest(declared).num_units
         possible = [mesh for mesh in self._meshes(cfg.mesh, model, hardware) if fits(mesh, model.specs, batch)]
         if not possible:
             raise ConfigError(
                 f"no mesh spreads this over the {hardware.num_devices} devices of {hardware.name}: a batch has "
-                f"{batch.rows} rows of {batch.tokens} tokens, and heads and layers can be split only so far.\n"
+                f"{batch.rows} rows{_lengths(batch)}, and heads and layers can be split only so far.\n"
                 f"  {advice(lambda other: self._meshes(cfg.mesh, model, other), model.specs, batch, hardware)}"
             )
         room = memory_of(hardware)
@@ -85,23 +77,23 @@ class Fitted(MeshRule):
             return state_bytes(model, mesh) < room / 2 and gathered_bytes(model, mesh) < room / 16
 
         found = next(filter(leaves_room, possible), min(possible, key=lambda mesh: state_bytes(model, mesh)))
-        staged = (mesh for mesh in self._pipelines(found, batch, hardware) if fits(mesh, model.specs, batch))
+        staged = (mesh for mesh in self._pipelines(found, batch, units, hardware) if fits(mesh, model.specs, batch))
         return next(filter(leaves_room, staged), found)
 
-    def _pipelines(self, mesh: Mesh, batch: Batch, hardware: Hardware) -> Iterator[Mesh]:
+    def _pipelines(self, mesh: Mesh, batch: BatchShape, units: int, hardware: Hardware) -> Iterator[Mesh]:
         """Yields the mesh with its layers in stages, the best first, where the network is too slow without.
 
-        For each token a device computes 6 operations a parameter. In each step it gets every parameter twice and sends
-        its gradient once, 6 bytes, which the chips of a domain bring in together. So the tokens of a device decide
+        For each unit a device computes 6 operations a parameter. In each step it gets every parameter twice and sends
+        its gradient once, 6 bytes, which the chips of a domain bring in together. So the units of a device decide
         whether it waits; of several stages, each has only a part of the parameters.
         """
         chip, groups = hardware.chip, math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
         if not (chip.network and chip.domain) or mesh.sizes["fsdp"] * mesh.sizes["tensor"] <= chip.domain:
             return
         enough = _REACHED * chip.peak["bfloat16"] / (chip.network * chip.domain)
-        tokens = batch.rows * batch.tokens / hardware.num_devices
-        counts = [n for n in divisors(mesh.data) if n <= self.cfg.pipeline] if tokens < enough else []
-        for stages in sorted(counts[1:], key=lambda n: n if n * tokens >= enough else self.cfg.pipeline / n + enough):
+        mine = units / hardware.num_devices
+        counts = [n for n in divisors(mesh.data) if n <= self.cfg.pipeline] if mine < enough else []
+        for stages in sorted(counts[1:], key=lambda n: n if n * mine >= enough else self.cfg.pipeline / n + enough):
             for parts in (n for n in reversed(divisors(batch.rows * stages // groups)) if stages <= n <= 4 * stages):
                 short = math.ceil((stages - 1) / (_BUBBLE * parts))  # So many rounds make the bubble short enough.
                 for rounds in sorted(range(1, _ROUNDS + 1), key=lambda n: n if n >= short else _ROUNDS + short - n):
@@ -126,7 +118,7 @@ class Fitted(MeshRule):
                 split = {"seq": seq, "tensor": tensor, "expert": expert, "fsdp": fsdp, "data": rest // fsdp}
                 yield base.set(**split, pipeline=1, outer=outer)
 
-    def _memory(self, cfg: Any, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
+    def _memory(self, cfg: Trainer.Config, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
         room = self.cfg.memory * memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
         groups = math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
         rows = cfg.input.batch_size // (groups * mesh.num_microbatches)
@@ -136,3 +128,8 @@ class Fitted(MeshRule):
                 if activation_bytes(cfg, mesh, parts, policy) < room:
                     return parts, policy
         return counts[-1], self.cfg.remat[-1]
+
+
+def _lengths(batch: BatchShape) -> str:
+    """Returns what rows are made of, for errors."""
+    return f" ({', '.join(f'{name} {size}' for name, size in batch.lengths.items())})" if batch.lengths else ""

@@ -8,13 +8,14 @@ from typing import Any
 from dovetail.config import override
 from dovetail.hardware import Hardware
 from dovetail.parallel import divisors
+from dovetail.train import Trainer
 
 from ._report import compile_step, lower_step
 
 _TRIES = 5  # Programs that are compiled at most.
 
 
-def suggestions(cfg: Any, hardware: Hardware) -> list[dict[str, Any]]:
+def suggestions(cfg: Trainer.Config, hardware: Hardware) -> list[dict[str, Any]]:
     """Returns changes of a config that does not fit, with what they make of it. The last one fits, if any does."""
     found: list[dict[str, Any]] = []
     for changes in _changes(cfg):
@@ -25,7 +26,7 @@ def suggestions(cfg: Any, hardware: Hardware) -> list[dict[str, Any]]:
     return found
 
 
-def _changes(cfg: Any) -> Iterator[list[str]]:
+def _changes(cfg: Trainer.Config) -> Iterator[list[str]]:
     """Yields changes, the cheapest first: compute again, then split the batch, then split the state further."""
     smallest = [] if cfg.remat == "full" else ["remat=full"]
     if cfg.remat not in ("save_qkvo", "offload_qkvo", "full"):

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training: the step, the loop around it, and those who watch."""
 
-from ._eval_input import eval_input_of as eval_input_of
+from ._batch import abstract_batch as abstract_batch
+from ._batch import batch_shape as batch_shape
+from ._batch import largest as largest
+from ._evaluator import Evaluated as Evaluated
+from ._evaluator import Evaluator as Evaluator
+from ._evaluator import Findings as Findings
+from ._evaluator import evaluators_of as evaluators_of
+from ._evaluator import findings as findings
+from ._held_out import HeldOutLoss as HeldOutLoss
 from ._initial import InitFrom as InitFrom
 from ._meter import measured_peak as measured_peak
 from ._observers import JsonLines as JsonLines
@@ -17,14 +25,12 @@ from ._size import Size as Size
 from ._size import parts_of as parts_of
 from ._size import size_of as size_of
 from ._step import TrainState as TrainState
-from ._step import abstract_batch as abstract_batch
 from ._step import eval_step as eval_step
 from ._step import gradients_of as gradients_of
 from ._step import init_state as init_state
 from ._step import loss_function as loss_function
 from ._step import train_step as train_step
 from ._trained import Trained as Trained
-from ._trained import evaluate as evaluate
 from ._trained import load_trained as load_trained
 from ._trainer import Trainer as Trainer
 from ._trainer import TrainingError as TrainingError

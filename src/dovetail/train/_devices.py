@@ -10,19 +10,20 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError
-from dovetail.data import BatchIterator, Input, merge_states
-from dovetail.module import Module, abstract, specs
+from dovetail.data import BatchIterator, BatchSpec, Input, merge_states, spec_of
+from dovetail.module import Module, abstract, run_specs, specs
 from dovetail.ops import target
 from dovetail.optim import Learner
-from dovetail.parallel import Batch, Mesh, all_values, check_fit, layout_of
+from dovetail.parallel import BatchShape, Mesh, all_values, check_fit, layout_of
 
+from ._batch import batch_shape, placement
 from ._step import TrainState
 
 
 class Devices:
     """The mesh of a run, or the one device that it uses, in which case everything is left as it is."""
 
-    def __init__(self, mesh: Mesh, model: Module, batch: Batch, devices: Sequence[Any] | None = None) -> None:
+    def __init__(self, mesh: Mesh, model: Module, batch: BatchShape, devices: Sequence[Any] | None = None) -> None:
         self.layout = layout_of(mesh)
         if self.layout is not None:
             check_fit(mesh, specs(model), batch)
@@ -67,53 +68,53 @@ class Devices:
 
         params = jax.tree.map(place, specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
-        return TrainState(everywhere, params, slots)
+        return TrainState(everywhere, params, slots, jax.tree.map(place, run_specs(self._model)))
 
     @property
     def everywhere(self) -> Any:
         """The sharding of what every device has all of; None on one device."""
         return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
 
-    @property
-    def batch_sharding(self) -> NamedSharding | None:
-        """The sharding of batches; None on one device."""
-        if self.layout is None or self._mesh is None:
-            return self.everywhere
-        axes = (self.layout.activation_axes(name) or None for name in ("batch", "seq"))
-        return NamedSharding(self._mesh, PartitionSpec(*axes))
+    def batch_shardings(self, spec: BatchSpec) -> dict[str, Any]:
+        """Returns where each field of a batch lies; None on one device."""
+        mesh, layout = self._mesh, self.layout
+        if layout is None or mesh is None:
+            return dict.fromkeys(spec.fields, self.everywhere)
+        return {name: placement(field, layout, mesh) for name, field in spec.fields.items()}
 
-    def check_length(self, path: str, tokens: int) -> None:
-        """Raises if the mesh cannot split sequences of so many tokens."""
-        parts = self.layout.shards(self.layout.activation_axes("seq")) if self.layout else 1
-        if tokens % parts:
-            low = tokens // parts * parts
-            sizes = " or ".join(str(size) for size in (low, low + parts) if size)
-            raise ConfigError(
-                f"{path} is {tokens}, which the {parts} devices along the mesh axis 'seq' do not divide.\n"
-                f"  Use {sizes}."
-            )
+    def check_lengths(self, path: str, specs: Sequence[BatchSpec]) -> None:
+        """Raises if the mesh cannot split the rows of such batches; that there are enough rows does not matter here."""
+        for name, size in batch_shape(specs).lengths.items():
+            parts = self.layout.shards(self.layout.activation_axes(name)) if self.layout else 1
+            if size % parts:
+                low = size // parts * parts
+                sizes = " or ".join(str(size) for size in (low, low + parts) if size)
+                raise ConfigError(
+                    f"{path}: rows have size {size} along {name!r}, which {parts} devices of the mesh do not divide.\n"
+                    f"  Use {sizes}."
+                )
 
     def batches(self, source: Input) -> "GlobalBatches":
         """Returns the batches of an input, of which this process reads the rows of its devices.
 
-        Where these do not divide the rows, batches are filled up with rows of weight 0.
+        Where these do not divide the rows, batches are filled up with padding, as the input declares it.
         """
-        sharding = self.batch_sharding
-        if self.layout is None or sharding is None:
-            return GlobalBatches(source.iterator(), None, source.batch_shape, 0)
-        self.check_length("seq_len", source.batch_shape[1])
-        more = -source.batch_shape[0] % self.layout.shards(self.layout.activation_axes("batch"))
-        if more:
-            return GlobalBatches(source.iterator(), sharding, source.batch_shape, 0, more)
-        rows, places = source.batch_shape[0], sharding.addressable_devices_indices_map(source.batch_shape)
-        held = [index[0].indices(rows) for index in places.values() if index is not None]
+        declared = source.cfg.batch_specs()
+        if self.layout is None or self._mesh is None:
+            return GlobalBatches(source.iterator(), declared, self, 0, 1)
+        axes = self.layout.activation_axes("batch")
+        parts = self.layout.shards(axes)
+        if any(spec.rows % parts for spec in declared):
+            return GlobalBatches(source.iterator(), declared, self, 0, 1, parts)
+        places = NamedSharding(self._mesh, PartitionSpec(axes or None)).addressable_devices_indices_map((parts,))
+        held = [index[0].indices(parts) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
         # A process reads one run of rows; where its devices need several, all of the batch.
         shard, rest = divmod(first, last - first)
-        if rest or rows % (last - first):
-            first, last, shard = 0, rows, 0
-        iterator = source.iterator(shard_index=shard, shard_count=rows // (last - first))
-        return GlobalBatches(iterator, sharding, source.batch_shape, first)
+        if rest or parts % (last - first):
+            first, last, shard = 0, parts, 0
+        count = parts // (last - first)
+        return GlobalBatches(source.iterator(shard_index=shard, shard_count=count), declared, self, shard, count)
 
 
 class GlobalBatches:
@@ -122,27 +123,37 @@ class GlobalBatches:
     def __init__(
         self,
         source: BatchIterator,
-        sharding: NamedSharding | None,
-        shape: tuple[int, int],
-        first_row: int,
-        more_rows: int = 0,
+        declared: Sequence[BatchSpec],
+        devices: Devices,
+        shard: int,
+        count: int,
+        multiple: int = 1,
     ) -> None:
-        self._source, self._sharding, self._first, self._more = source, sharding, first_row, more_rows
-        self._shape = (shape[0] + more_rows, shape[1])
+        """`source` gives part `shard` of `count` of each batch, which is filled up to a multiple of some rows."""
+        self._source, self._declared, self._devices = source, declared, devices
+        self._shard, self._count, self._multiple = shard, count, multiple
+        self.spec = declared[0]  # Of the batch given last.
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self
 
     def __next__(self) -> Mapping[str, Any]:
-        batch, sharding = _filled_up(next(self._source), self._more), self._sharding
-        return batch if sharding is None else {name: self._placed(rows, sharding) for name, rows in batch.items()}
+        batch = next(self._source)
+        self.spec = spec_of(batch, self._declared, "the input", self._count)
+        batch = self.spec.filled(batch, -self.spec.rows % self._multiple)
+        if self._devices.layout is None:
+            return batch
+        shardings = self._devices.batch_shardings(self.spec)
+        return {name: self._placed(values, shardings[name]) for name, values in batch.items()}
 
-    def _placed(self, rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    def _placed(self, values: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        first, shape = self._shard * len(values), (self._count * len(values), *values.shape[1:])
+
         def part(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(self._shape[0])
-            return rows[start - self._first : stop - self._first, index[1]]
+            start, stop, _ = index[0].indices(shape[0])
+            return values[(slice(start - first, stop - first), *index[1:])]
 
-        return jax.make_array_from_callback(self._shape, sharding, part)
+        return jax.make_array_from_callback(shape, sharding, part)
 
     def get_state(self) -> Any:
         """Returns the position after the batch given last."""
@@ -151,12 +162,3 @@ class GlobalBatches:
     def set_state(self, state: Any) -> None:
         """Goes to a position, made with any number of processes."""
         self._source.set_state(state)
-
-
-def _filled_up(batch: Mapping[str, np.ndarray], more: int) -> Mapping[str, np.ndarray]:
-    """Returns a batch with more rows at its end: the last one again, with weight 0."""
-    if not more:
-        return batch
-    filled = {name: np.pad(rows, ((0, more), (0, 0)), "edge") for name, rows in batch.items()}
-    filled["weights"][-more:] = 0
-    return filled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a run goes: tokens per second, their share of what the machine can do, and what the host adds."""
+"""How fast a run goes: units per second, their share of what the machine can do, and what the host adds."""
 
 import contextlib
 import time
@@ -34,16 +34,19 @@ def peak_of(devices: Sequence[Any], dtype: str) -> Peak:
 
 
 class Meter:
-    """Measures from one reading to the next; time for evaluation and saving is left out by `restart`."""
+    """Measures from one reading to the next; time for evaluation and saving is left out by `restart`.
 
-    def __init__(self, flops_per_token: float, peak: Peak) -> None:
-        self._flops, self._peak = flops_per_token, peak.flops
+    `unit` is what throughput is counted in, as the input of the run declares it.
+    """
+
+    def __init__(self, unit: str, peak: Peak) -> None:
+        self._unit, self._peak = unit, peak.flops
         self._started = False
         self.restart()
 
     def restart(self) -> None:
         """Starts to measure now."""
-        self._start, self._device, self._tokens, self._steps = time.perf_counter(), 0.0, 0.0, 0
+        self._start, self._device, self._units, self._flops, self._steps = time.perf_counter(), 0.0, 0.0, 0.0, 0
 
     @contextlib.contextmanager
     def device(self) -> Iterator[None]:
@@ -52,13 +55,14 @@ class Meter:
         yield
         self._device += time.perf_counter() - start
 
-    def add(self, tokens: float) -> None:
+    def add(self, units: float, flops_per_unit: float) -> None:
         """Counts a finished step."""
         if not self._started:  # The first one compiles.
             self._started = True
             self.restart()
         else:
-            self._tokens += tokens
+            self._units += units
+            self._flops += units * flops_per_unit
             self._steps += 1
 
     def read(self) -> dict[str, float]:
@@ -66,10 +70,10 @@ class Meter:
         if not self._steps:
             return {}
         seconds = time.perf_counter() - self._start
-        rate, host = self._tokens / seconds, (seconds - self._device) / self._steps
+        rate, flops, host = self._units / seconds, self._flops / seconds, (seconds - self._device) / self._steps
         self.restart()
-        share = {} if self._peak is None else {"mfu": rate * self._flops / self._peak}
-        return {"tokens_per_second": rate, **share, "host_ms": host * 1e3}
+        share = {} if self._peak is None else {"mfu": flops / self._peak}
+        return {f"{self._unit}s_per_second": rate, **share, "host_ms": host * 1e3}
 
 
 def measured_peak(size: int = 1024, seconds: float = 0.3) -> float:

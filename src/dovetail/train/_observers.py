@@ -19,6 +19,8 @@ from dovetail.progress import SHORT, Watcher, duration, watching
 
 from ._visible import escaped, visible
 
+_RATE = "_per_second"
+
 
 class Observer(Component, abc.ABC):
     """The interface. Values are plain numbers: whoever calls has waited for the device."""
@@ -163,14 +165,22 @@ class _Figures(ProgressColumn):
 
 
 def figures(values: Mapping[str, float]) -> str:
-    """Returns the figures a person looks at, in one line.
+    """Returns the figures a person looks at, in one line: of a step, or of an evaluation all but counts.
 
-    >>> figures({"loss": 2.5, "tokens_per_second": 12345.0, "mfu": 0.256})
+    >>> figures({"loss": 2.5, "tokens_per_second": 12345.0, "mfu": 0.256, "grad_norm": 1.0})
     'loss 2.500  12,345 tokens/s  MFU 25.6 %'
+    >>> figures({"eval/loss": 2.5, "eval/accuracy": 0.25, "eval/tokens": 2048.0})
+    'eval/loss 2.500  eval/accuracy 0.250'
     """
-    shown = [f"{name} {values[name]:.3f}" for name in ("loss", "eval/loss", "eval/accuracy") if name in values]
-    if "tokens_per_second" in values:
-        shown.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+    if "loss" not in values:
+        return "  ".join(f"{name} {value:.3f}" for name, value in values.items() if not _is_count(value))
+    shown = [f"loss {values['loss']:.3f}"]
+    rates = {name.removesuffix(_RATE): value for name, value in values.items() if name.endswith(_RATE)}
+    shown += [f"{rate:,.0f} {units}/s" for units, rate in rates.items()]
     if "mfu" in values:
         shown.append(f"MFU {values['mfu']:.1%}".replace("%", " %"))
     return "  ".join(shown)
+
+
+def _is_count(value: float) -> bool:
+    return value > 1 and value.is_integer()

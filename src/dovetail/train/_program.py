@@ -2,6 +2,7 @@
 """The program of a run: model, learner and compiled step, as a config and the devices make them."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,18 +10,20 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigError
-from dovetail.models import CausalLM, Sampling, generate
-from dovetail.module import init, specs
+from dovetail.config import ConfigError
+from dovetail.data import BatchSpec, Input
+from dovetail.module import Collected, Objective, call, init, init_run_state, modules, specs
 from dovetail.nn import with_remat
 from dovetail.ops import Choice, kernel_choices
 from dovetail.optim import Learner
-from dovetail.parallel import Batch as BatchSize
-from dovetail.parallel import decoding_layout, on_mesh
+from dovetail.parallel import BatchShape, on_mesh
 from dovetail.progress import phase
 
+from ._batch import abstract_batch, batch_shape, largest
 from ._devices import Devices
-from ._step import Batch, Metrics, TrainState, abstract_batch, eval_step, init_state, train_step
+from ._fields import trace_loss
+from ._loss_scales import LossScales
+from ._step import Metrics, TrainState, eval_step, init_state, train_step
 
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 _OF_FILES = frozenset(("dump", "file", "files", "path", "paths", "dir", "directory"))  # Words in names of options.
@@ -29,100 +32,141 @@ _OF_FILES = frozenset(("dump", "file", "files", "path", "paths", "dir", "directo
 class Program:
     """What a trainer runs. It needs no data, and with `devices` that are only described, it compiles all the same.
 
-    `batch` is what the mesh must be able to divide, by default that of a training step.
+    With `trains=False` it is not for training steps: those need not fit on the mesh.
     """
 
-    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, batch: BatchSize | None = None) -> None:
-        self._cfg = cfg
-        self.model: CausalLM = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
-        self.learner: Learner = cfg.learner.build(path="learner", specs=specs(self.model), steps=cfg.steps)
-        step = BatchSize(cfg.input.batch_size, cfg.input.seq_len, cfg.num_microbatches)
-        self.devices = Devices(cfg.mesh, self.model, batch or step, devices)
-        if batch is None and cfg.eval_input is not None and cfg.eval_input.seq_len is not REQUIRED:
-            self.devices.check_length("eval_input.seq_len", cfg.eval_input.seq_len)
+    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, trains: bool = True) -> None:
+        self.cfg = cfg
+        self.model: Objective = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
+        self.batches: tuple[BatchSpec, ...] = cfg.input.batch_specs() if trains else ()
+        step = batch_shape(self.batches, cfg.num_microbatches) if trains else BatchShape(rows=0)
+        self.devices = Devices(cfg.mesh, self.model, step, devices)
+        built = {"specs": specs(self.model), "steps": cfg.steps, "branches": self.devices.platform == "cpu"}
+        self.learner: Learner = cfg.learner.build(path="learner", **built)
+        if trains:
+            self._check_split()
         self.dtype = DTYPES[cfg.compute_dtype]
         self.shardings = self.devices.state_shardings(self.learner)
         self.was_kept = False  # Whether the compiled step came from JAX's cache.
         self.fallbacks: list[Choice] = []  # Kernels that were not the first choice, known when the step is traced.
+        self._scales = LossScales(cfg.loss_scales, cfg.steps) if cfg.loss_scales else None
+        self._calls: dict[str, Callable[..., Any]] = {}
 
-    def compiled(self, state: TrainState, batch: Batch) -> Callable[..., Any]:
+    def check_input(self, path: str, data: Input.Config) -> None:
+        """Raises if an input does not give what the objective reads, in sizes that the mesh can split."""
+        self.devices.check_lengths(path, data.batch_specs())
+        for spec in data.batch_specs():
+            found = trace_loss(self._on_one_device, spec, f"{path} ({_owner(data)})", dtype=self.dtype)
+            if self._scales:
+                self._scales.check(found.losses)
+
+    @functools.cached_property
+    def _on_one_device(self) -> Objective:
+        """The model for batches of any size, those included that are filled up on a mesh."""
+        return self.cfg.model.build(path="model")
+
+    def compiled(self, state: TrainState, spec: BatchSpec) -> Callable[..., Any]:
         """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state."""
+        batch = abstract_batch(spec, self.devices.batch_shardings(spec))
         with _from_cache() as found:
-            compiled = self._compile(jax.jit(self._step(), **self._options()), state, batch)
+            compiled = self.compile(jax.jit(self._step(spec), **self._options()), state, batch)
         self.was_kept = bool(found)
         return compiled
 
     def traced(self) -> Any:
-        """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet."""
-        size = self._cfg.input.batch_size, self._cfg.input.seq_len
-        inputs = self.abstract_state(), abstract_batch(*size, self.devices.batch_sharding)
+        """Returns the step for state and batches of the right shapes (`jax.stages.Traced`); nothing is compiled yet.
+
+        Of several shapes that batches may have, it is the one with the most to compute.
+        """
+        spec = largest(self.batches)
+        inputs = self.abstract_state(), abstract_batch(spec, self.devices.batch_shardings(spec))
         with self.devices.ambient():
-            return jax.jit(self._step(), **self._options()).trace(*inputs)
+            return jax.jit(self._step(spec), **self._options()).trace(*inputs)
 
     def eval_step(self) -> Callable[..., Any]:
-        """Returns `eval_step(params, batch)`: sums of loss, weight and hits; compiled when it is first called."""
-        step = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
-        jitted = jax.jit(step, out_shardings=self.devices.everywhere)
-        compiled: list[Callable[..., Any]] = []  # One: all batches of an input have one shape.
+        """Returns `eval_step(params, batch, spec)`: the `Loss` of a batch, and its units by what its spec counts.
 
-        def run(params: Any, batch: Batch) -> Any:
-            if not compiled:
-                compiled.append(self._compile(jitted, params, batch))
-            return compiled[0](params, batch)
+        It is compiled when there is the first batch of a shape.
+        """
+        step = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
+        compiled: dict[Any, Callable[..., Any]] = {}
+
+        def run(params: Any, batch: Mapping[str, Any], spec: BatchSpec) -> Any:
+            shapes = tuple(value.shape for value in batch.values())
+            if shapes not in compiled:
+                both = jax.jit(
+                    lambda params, batch: (step(params, batch), jnp.asarray(spec.count(batch), jnp.float32)),
+                    out_shardings=self.devices.everywhere,
+                )
+                compiled[shapes] = self.compile(both, params, batch)
+            return compiled[shapes](params, batch)
 
         return run
 
-    def generate(self, max_new: int, sampling: Sampling, inputs: Any = None) -> Callable[..., Any]:
-        """Returns the compiled `generate(params, prompts, lengths, key)`: new tokens.
+    def call(self, params: Any, *inputs: Any, method: str = "loss") -> tuple[Any, Collected]:
+        """Calls a method of the model, compiled, on the mesh and in the dtype of the run; see `dovetail.module.call`.
 
-        Given inputs, it is compiled for their shapes at once, else when it is first called.
+        `Collected` has what modules report: summaries and auxiliary losses.
         """
-        layout = decoding_layout(self._cfg.mesh)
-        options = {"max_new": max_new, "sampling": sampling, "dtype": self.dtype, "layout": layout}
-        parts = 1 if layout is None else layout.shards(layout.activation_axes("batch"))
-
-        def run(params: Any, prompts: Any, lengths: Any, key: Any) -> Any:
-            count = len(lengths)
-            more = -count % parts  # The mesh splits rows: as many as it takes are there several times.
-            prompts, lengths = jnp.pad(prompts, ((0, more), (0, 0)), "edge"), jnp.pad(lengths, (0, more), "edge")
-            return generate(self.model, params, prompts, lengths, key=key, **options)[:count]
-
-        if inputs is None:
-            return self.devices.jit(run, out_shardings=self.devices.everywhere)
-        return self._compile(jax.jit(run, out_shardings=self.devices.everywhere), *inputs)
+        if method not in self._calls:
+            options = {"method": method, "dtype": self.dtype, "layout": self.devices.layout}
+            run = functools.partial(call, self.model, **options)
+            self._calls[method] = self.devices.jit(run, out_shardings=self.devices.everywhere)
+        return self._calls[method](params, *inputs)
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""
-        return init_state(init(self.model, key), self.learner)
+        return init_state(init(self.model, key), self.learner, init_run_state(self.model))
 
     def abstract_state(self) -> Any:
         """Returns shapes, dtypes and places of the state."""
         state = jax.eval_shape(lambda: self.init(jax.random.key(0)))
         return state if self.shardings is None else jax.tree.map(_placed, state, self.shardings)
 
-    def _compile(self, jitted: Any, *inputs: Any) -> Callable[..., Any]:
+    def compile(self, jitted: Any, *inputs: Any) -> Callable[..., Any]:
+        """Returns a jitted function, compiled for its inputs on the devices of the run."""
         with phase("tracing"), self.devices.ambient():
             lowered = jitted.lower(*inputs)
         with phase("compiling"):
             return lowered.compile()
 
-    def _step(self) -> Callable[..., Any]:
-        cfg, layout = self._cfg, self.devices.layout
+    def _step(self, spec: BatchSpec) -> Callable[..., Any]:
+        cfg, layout = self.cfg, self.devices.layout
         common = {"seed": cfg.seed, "num_microbatches": cfg.num_microbatches, "dtype": self.dtype, "layout": layout}
-        inner = train_step(self.model, self.learner, **common)
+        inner = train_step(self.model, self.learner, scales=self._scales, **common)
 
-        def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        def step(state: TrainState, batch: Mapping[str, Any]) -> tuple[TrainState, Metrics]:
             with kernel_choices() as choices:
                 state, metrics = inner(state, batch)
             self.fallbacks = [choice for choice in choices if choice.is_fallback]
+            metrics[f"{spec.unit}s"] = jnp.asarray(spec.count(batch), jnp.float32)
             return state, metrics | {f"fallback/{choice.path}": jnp.ones(()) for choice in self.fallbacks}
 
         return step
 
     def _options(self) -> dict[str, Any]:
-        options = _checked(self._cfg.compiler_options.get(self.devices.platform, {})) or None
+        options = _checked(self.cfg.compiler_options.get(self.devices.platform, {})) or None
         places = (self.shardings, self.devices.everywhere)
         return {"donate_argnums": 0, "out_shardings": places, "compiler_options": options}
+
+    def _check_split(self) -> None:
+        """Raises if the batch is to be split, and the loss is not a sum over its rows."""
+        whole = [m for m, _ in modules(self.model) if isinstance(m, Objective) and not m.sums_over_rows]
+        layout = self.devices.layout
+        pipelining = layout.pipelining if layout else None
+        early = pipelining is not None and pipelining.schedule == "one_forward_one_backward"
+        if whole and (self.cfg.num_microbatches > 1 or early):
+            found = f"num_microbatches is {self.cfg.num_microbatches}"
+            found = "mesh.schedule is one_forward_one_backward" if early else found
+            raise ConfigError(
+                f"{whole[0]!r}: its loss is not a sum over rows, so that a batch must not be split, but {found}.\n"
+                "  Use num_microbatches=1 and mesh.schedule=forward_first; for less memory, remat=full or more devices."
+            )
+
+
+def _owner(cfg: Any) -> str:
+    """Returns the class that a config builds, for errors."""
+    return type(cfg).__qualname__.removesuffix(".Config")
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

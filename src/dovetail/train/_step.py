@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from dovetail.data import DataError
-from dovetail.module import Module, call
-from dovetail.optim import Learner, LearnerState, LossFn, one_after_the_other, value_and_grad
+from dovetail.module import Loss, Objective, call, init_run_state, merged, next_run_state, specs
+from dovetail.optim import Learner, LearnerState, Mean, one_after_the_other, value_and_grad
 from dovetail.parallel import MeshLayout, one_forward_one_backward
 
-Batch = Mapping[str, Any]
+from ._loss_scales import LossScales
+
+Arrays = Mapping[str, Any]  # A batch, by field.
 Metrics = dict[str, Array]
 
 
@@ -27,126 +28,123 @@ class TrainState:
     step: Array  # Steps done.
     params: Any
     learner: LearnerState
+    run_state: Any  # What modules keep for the whole run, and no gradient reaches.
 
 
-def init_state(params: Any, learner: Learner) -> TrainState:
+def init_state(params: Any, learner: Learner, run_state: Any = None) -> TrainState:
     """Returns the state before the first step."""
-    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params))
-
-
-_FIELDS = {"tokens": "int32", "targets": "int32", "weights": "float32", "segments": "int32", "positions": "int32"}
-
-
-def abstract_batch(rows: int, tokens: int, sharding: Any = None) -> Batch:
-    """Returns shapes, dtypes and places of a batch."""
-    return {name: jax.ShapeDtypeStruct((rows, tokens), dtype, sharding=sharding) for name, dtype in _FIELDS.items()}
-
-
-def check_batch(batch: Batch) -> None:
-    """Raises if a batch has other fields than a model trains on, or rows that are not rows of tokens.
-
-    Nothing is left out in silence. Rows are dealt out to microbatches and devices one by one, so that what belongs
-    together, such as the two answers of a preference, has to be in one row.
-    """
-    found = {name: f"{value.dtype}{list(value.shape)}" for name, value in batch.items()}
-    if found.keys() != _FIELDS.keys():
-        unknown = ", ".join(f"{name!r} ({found[name]})" for name in found if name not in _FIELDS)
-        missing = ", ".join(repr(name) for name in _FIELDS if name not in found)
-        parts = [f"has {unknown}, which nothing reads"] * bool(unknown) + [f"lacks {missing}"] * bool(missing)
-        raise DataError(
-            f"the batch {', and '.join(parts)}. It has to have exactly: {', '.join(_FIELDS)}.\n"
-            "  Change what the input yields."
-        )
-    rows = jnp.shape(batch["tokens"])
-    wrong = [name for name, value in batch.items() if len(rows) != 2 or value.shape != rows]
-    if wrong:
-        name = "tokens" if "tokens" in wrong else wrong[0]
-        raise DataError(
-            f"{name!r} of the batch is {found[name]}, expected [rows, tokens], as all fields alike.\n"
-            "  Rows are dealt out to microbatches and devices one by one: put what belongs together into one row."
-        )
+    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params), run_state or {})
 
 
 def gradients_of(
-    model: Module, *, num_microbatches: int, dtype: DTypeLike | None, layout: MeshLayout | None = None
-) -> Callable[[Any, Batch, Array | None], tuple[tuple[Array, Array, Metrics], Any]]:
-    """Returns the function from parameters, batch and key to `(loss, weight, metrics), gradients`."""
-    loss = loss_function(model, dtype=dtype, layout=layout)
+    model: Objective,
+    *,
+    num_microbatches: int,
+    dtype: DTypeLike | None,
+    layout: MeshLayout | None = None,
+    scales: LossScales | None = None,
+    trained: Any = None,
+) -> Callable[..., tuple[tuple[Array, Array, Metrics], Any]]:
+    """Returns the function from parameters, batch, key, step and run state to `(loss, weight, metrics), gradients`.
 
-    schedule, count = one_after_the_other, num_microbatches
+    Where modules hand something in for their run state, that is `metrics["updates"]`, by path.
+
+    Args:
+        scales: of auxiliary losses.
+        trained: a tree like the parameters, of booleans: the gradient of the others is 0, and takes nothing; by
+            default, all but those that modules have declared as frozen.
+    """
+    loss = loss_function(model, dtype=dtype, layout=layout, scales=scales)
+    trained = jax.tree.map(lambda spec: not spec.frozen, specs(model)) if trained is None else trained
+    schedule, count, whole = one_after_the_other, num_microbatches, all(jax.tree.leaves(trained))
     pipelining = layout.pipelining if layout else None
     if pipelining is not None and pipelining.schedule == "one_forward_one_backward":
-        schedule, count = one_forward_one_backward, num_microbatches * pipelining.microbatches
+        schedule, count, whole = one_forward_one_backward, num_microbatches * pipelining.microbatches, True
 
-    def gradients(params: Any, batch: Batch, rng: Array | None) -> tuple[tuple[Array, Array, Metrics], Any]:
-        check_batch(batch)
-        return value_and_grad(loss, params, batch, rng, count, schedule)
+    def gradients(
+        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None, run_state: Any = None
+    ) -> tuple[tuple[Array, Array, Metrics], Any]:
+        if whole:
+            return value_and_grad(lambda *each: loss(*each, step, run_state), params, batch, rng, count, schedule)
+
+        def of_some(some: Any, batch: Arrays, rng: Array | None) -> tuple[Array, Array, Any]:
+            whole = jax.tree.map(lambda is_in, x, old: x if is_in else old, trained, some, params)
+            return loss(whole, batch, rng, step, run_state)
+
+        some = jax.tree.map(lambda is_in, x: x if is_in else None, trained, params)
+        found, grads = value_and_grad(of_some, some, batch, rng, count, schedule)
+        return found, jax.tree.map(lambda is_in, g, x: g if is_in else jnp.zeros_like(x), trained, grads, params)
 
     return gradients
 
 
-def loss_function(model: Module, *, dtype: DTypeLike | None, layout: MeshLayout | None = None) -> LossFn:
+def loss_function(
+    model: Objective,
+    *,
+    dtype: DTypeLike | None,
+    layout: MeshLayout | None = None,
+    scales: LossScales | None = None,
+) -> Callable[..., tuple[Array, Array, dict[str, Any]]]:
     """Returns the function whose gradient is taken: the sum of losses over a batch, its weight, and metrics.
 
-    The sum has the auxiliary losses in it. The metrics have `loss`, without them, and each of them by its own name.
+    It is one of parameters, batch, key, the number of the step, by which auxiliary losses are scaled, and the state of
+    the run, by default that before the first step. The sum has the auxiliary losses in it. The metrics have `loss`,
+    without them, and each of them by its own name.
     """
 
-    def loss(params: Any, batch: Batch, rng: Array | None) -> tuple[Array, Array, Metrics]:
-        found, collected = _run(model, params, batch, rng=rng, train=True, dtype=dtype, layout=layout)
-        extra = {f"loss/{path}": jnp.sum(value) for path, value in collected.losses.items()}
-        total = found.loss + sum(extra.values(), jnp.zeros(())) * found.weight
+    def loss(
+        params: Any, batch: Arrays, rng: Array | None, step: Array | None = None, run_state: Any = None
+    ) -> tuple[Array, Array, dict[str, Any]]:
+        options = {"rng": rng, "train": True, "dtype": dtype, "layout": layout, "step": 0 if step is None else step}
+        both = merged(params, init_run_state(model) if run_state is None else run_state)
+        found, collected = call(model, both, batch, method="loss", **options)
+        losses = collected.losses if scales is None or step is None else scales.apply(collected.losses, step)
+        extra = {f"loss/{path}": jnp.sum(value) for path, value in losses.items()}
+        total = found.sum + sum(extra.values(), jnp.zeros(())) * found.weight
         count = jnp.where(found.weight == 0, 1.0, found.weight)
         summaries = {path: jnp.mean(value) for path, value in collected.summaries.items()}
-        metrics = {"loss": found.loss / count, "accuracy": found.correct / count}
-        return total, found.weight, {**metrics, **extra, **summaries}
+        metrics = {name: Mean(*each) for name, each in found.metrics.items()}
+        updates = {"updates": collected.updates} if collected.updates else {}
+        return total, found.weight, {"loss": found.sum / count, **metrics, **extra, **summaries, **updates}
 
     return loss
 
 
 def train_step(
-    model: Module,
+    model: Objective,
     learner: Learner,
     *,
     seed: int,
     num_microbatches: int,
     dtype: DTypeLike | None,
     layout: MeshLayout | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    scales: LossScales | None = None,
+) -> Callable[[TrainState, Arrays], tuple[TrainState, Metrics]]:
     """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
-    gradients = gradients_of(model, num_microbatches=num_microbatches, dtype=dtype, layout=layout)
+    how = {"num_microbatches": num_microbatches, "dtype": dtype, "layout": layout, "scales": scales}
+    gradients = gradients_of(model, trained=learner.trained, **how)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Arrays) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
-        (mean, weight, aux), grads = gradients(state.params, batch, rng)
+        (mean, weight, aux), grads = gradients(state.params, batch, rng, state.step, state.run_state)
+        updates: Any = aux.pop("updates", {})
         with jax.named_scope("learner"):
             params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
-        return TrainState(state.step + 1, params, slots), {**aux, "total_loss": mean, "tokens": weight, **metrics}
+        new = next_run_state(model, state.run_state, updates)
+        accepted = slots.num_updates > state.learner.num_updates
+        run_state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), new, state.run_state)
+        state = TrainState(state.step + 1, params, slots, run_state)
+        return state, {**aux, "total_loss": mean, "weight": weight, **metrics}
 
     return step
 
 
 def eval_step(
-    model: Module, *, dtype: DTypeLike | None, layout: MeshLayout | None = None
-) -> Callable[[Any, Batch], tuple[Array, Array, Array]]:
-    """Returns the function that gives the sums of cross-entropy, weight and hits of one batch."""
+    model: Objective, *, dtype: DTypeLike | None, layout: MeshLayout | None = None
+) -> Callable[[Any, Arrays], Loss]:
+    """Returns the function that gives the loss of one batch, without auxiliary losses."""
 
-    def step(params: Any, batch: Batch) -> tuple[Array, Array, Array]:
-        found, _ = _run(model, params, batch, rng=None, train=False, dtype=dtype, layout=layout)
-        return found.loss, found.weight, found.correct
+    def step(params: Any, batch: Arrays) -> Loss:
+        return call(model, params, batch, method="loss", train=False, dtype=dtype, layout=layout)[0]
 
     return step
-
-
-def _run(model: Module, params: Any, batch: Batch, **options: Any) -> tuple[Any, Any]:
-    check_batch(batch)
-    return call(
-        model,
-        params,
-        batch["tokens"],
-        batch["targets"],
-        batch["weights"],
-        method="loss",
-        positions=batch["positions"],
-        segments=batch["segments"],
-        **options,
-    )

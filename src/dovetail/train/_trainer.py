@@ -15,15 +15,17 @@ import jax
 
 from dovetail.checkpoint import Checkpointer, CheckpointError, meet
 from dovetail.config import REQUIRED, Component, ConfigError
-from dovetail.data import DataError, Input
+from dovetail.data import BatchSpec, DataError, Input
 from dovetail.hardware import MeshRule
-from dovetail.models import CausalLM, Sampling
+from dovetail.module import Objective, merged
 from dovetail.nn import RematPolicy
-from dovetail.optim import Learner
+from dovetail.optim import Learner, Schedule
 from dovetail.parallel import Mesh, is_first, together
 from dovetail.progress import phase
 
-from ._eval_input import eval_input_of
+from ._batch import largest
+from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
+from ._fields import check_bounds
 from ._initial import InitFrom, check_init_from, initial_state
 from ._meter import Meter, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
@@ -32,7 +34,7 @@ from ._program import Program
 from ._record import changes_since, make_directory, write_record
 from ._size import size_of
 from ._step import TrainState
-from ._trained import averaged, continued, evaluate, with_stop
+from ._trained import restore_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
@@ -53,27 +55,31 @@ class _Run:
     meter: Meter = dataclasses.field(init=False)  # Set when there is something to do.
     step: int = dataclasses.field(init=False)  # Made so far.
     saved: int = dataclasses.field(init=False)
-    evaluated: int = -1
+    evaluated: dict[str, int] = dataclasses.field(default_factory=dict[str, int])  # The last step, by evaluator.
     taken: int = 0  # Batches.
-    pending: deque[tuple[int, Any]] = dataclasses.field(default_factory=deque)  # Metrics on the way to the host.
+    # Metrics on the way to the host, with their step and what their batch was.
+    pending: deque[tuple[int, BatchSpec, Any]] = dataclasses.field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.step = self.saved = self.first
 
 
 class Trainer(Component):
-    """Trains a language model: `Trainer.Config(...).build().run()`.
+    """Trains a model: `Trainer.Config(...).build().run()`.
 
     A run lives in a directory: its config, metrics and checkpoints. Running again with the same directory goes on where
     the last checkpoint left off, bit for bit.
     """
 
     class Config(Component.Config):
-        model: CausalLM.Config = REQUIRED
+        model: Objective.Config = REQUIRED  # Anything that has a loss.
         learner: Learner.Config = REQUIRED
         input: Input.Config = REQUIRED
-        eval_input: Input.Config | None = None
-        init_from: InitFrom | None = None  # Whose weights it starts from; a run that goes on has its own.
+        evaluators: Mapping[str, Evaluator.Config] = {}  # By the name that their results go by.
+        init_from: InitFrom | tuple[InitFrom, ...] | None = (
+            None  # Whose weights it starts from; it goes on with its own.
+        )
+        loss_scales: Mapping[str, Schedule.Config | float] = {}  # Of auxiliary losses, by patterns of their paths.
         steps: int = REQUIRED
         directory: str = REQUIRED
         checkpoint: Checkpointer.Config = Checkpointer.Config()  # Its directory is set by the run.
@@ -86,53 +92,43 @@ class Trainer(Component):
         compiler_options: Mapping[str, Mapping[str, bool | int | str]] = {}  # Of XLA for the step: tpu, cuda, cpu.
         seed: int = 0
         log_every: int = 10
-        eval_every: int = 500
         save_every: int = 500
+        save_frozen: bool = False  # Whether checkpoints have parameters that never change; else from where they were.
         max_bad_steps: int = 20  # In a row with a loss that is not finite, before the run ends.
-        sample_prompt: str = ""  # Continued at each evaluation, if there is one.
-        sample_tokens: int = 200
-        sampling: Sampling = Sampling(temperature=0.8)
 
         # When a run is resumed, these may change: they say when and where things happen, not what is trained. A change
         # of anything else makes another run of it, unless a config inside says the same of its own fields.
         may_change: ClassVar[frozenset[str]] = frozenset(
             (
-                *(
-                    "eval_input",
-                    "steps",
-                    "directory",
-                    "checkpoint",
-                    "observers",
-                    "log_every",
-                    "eval_every",
-                    "save_every",
-                ),
-                *("max_bad_steps", "sample_prompt", "sample_tokens", "sampling"),
+                *("evaluators", "steps", "directory", "checkpoint", "observers", "log_every", "save_every"),
+                "max_bad_steps",
                 *("num_microbatches", "remat", "mesh", "mesh_rules", "compiler_options"),
             )
         )
+        renamed: ClassVar[Mapping[str, str]] = {
+            "eval_input": "evaluators.eval=HeldOutLoss evaluators.eval.input",
+            "eval_every": "evaluators.NAME.every, of each",
+            "sample_prompt": "evaluators.sample=Sampler evaluators.sample.prompt",
+            "sample_tokens": "evaluators.sample.tokens; for `generate`, tokens",
+            "sampling": "evaluators.sample.sampling",
+        }
 
-    def __init__(self, cfg: Config, *, tokenizer_files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
-        """`tokenizer_files` are those of the checkpoint that the run goes on from; without them they are read."""
+    def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
+        """`files` are those of the checkpoint that the run goes on from; without them the input reads its own."""
         super().__init__(cfg, **kwargs)
-        for name in ("steps", "log_every", "eval_every", "save_every", "max_bad_steps"):
+        for name in ("steps", "log_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
+        self.input: Input = cfg.input.build(path="input", files=files)
         self._program = Program(cfg)
         self.model, self.learner = self._program.model, self._program.learner
-        self.input: Input = cfg.input.build(path="input", tokenizer_files=tokenizer_files)
-        self.eval_input = eval_input_of(cfg, tokenizer_files)
+        self._program.check_input("input", cfg.input)
+        check_bounds(cfg.model, self.input, "input")
+        self.evaluators = evaluators_of(self._program, self.input.files())
         self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
-        if self.input.vocab_size > cfg.model.vocab_size:
-            raise ConfigError(
-                f"model.vocab_size is {cfg.model.vocab_size}, but the tokenizer of the input has "
-                f"{self.input.vocab_size} tokens. Set it to at least that."
-            )
         self._bad_steps, self._is_recorded = 0, False
         self._devices = self._program.devices
-        self._step: Callable[..., Any] | None = None  # Compiled when there is a batch.
-        self._eval_step = self._program.eval_step()
-        self._generate = self._program.generate(cfg.sample_tokens, with_stop(cfg.sampling, self.input.tokenizer))
+        self._steps: dict[str, Callable[..., Any]] = {}  # Compiled when there is a batch; by what batches are.
 
     def run(self, *, allow_change: bool = False) -> TrainState:
         """Trains until `steps`, until the data ends, or until interrupted; returns the last state.
@@ -140,11 +136,12 @@ class Trainer(Component):
         With `allow_change`, it goes on although the config is not the one that made the steps so far.
         """
         with phase("measuring the model"):
-            size = size_of(self.cfg)  # First: what cannot work fails here, before anything is written.
+            # First: what cannot work fails here, before anything is written.
+            self._sizes = {spec.text(): size_of(self.cfg, spec) for spec in self._program.batches}
         directory, changes = Path(self.cfg.directory), ""
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         newest = checkpointer.latest()
-        check_init_from(self._program, self.cfg, self.input.tokenizer, starts=newest is None)
+        check_init_from(self._program, self.cfg, self.input.files(), starts=newest is None)
         if newest is not None:
             changes = together(lambda: changes_since(directory, self.cfg, allow_change=allow_change))
         if newest is None or newest < self.cfg.steps:
@@ -157,9 +154,10 @@ class Trainer(Component):
                 if changes:
                     _tell(f"This config is not the one that made them:\n{changes}")
                 return run.state
-            about = f"{size.parameters:,} parameters, {math.prod(self.input.batch_shape):,} tokens a step. "
+            size = self._sizes[largest(self._program.batches).text()]
+            about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. "
             peak = peak_of(self._devices.all, self.cfg.compute_dtype)
-            run.meter = Meter(size.flops_per_token, peak)
+            run.meter = Meter(size.unit, peak)
             about += f"Peak: {peak.text}. "
             about += f"Going on after step {run.first}." if run.first else f"The run is in {self.cfg.directory}."
             about += f"\n{said}" if said else ""
@@ -188,10 +186,10 @@ class Trainer(Component):
         batches, program = self._devices.batches(self.input), self._program
         if checkpointer.latest() is None:
             with phase("initialising the parameters"):
-                state, said = initial_state(program, self.cfg, self.input.tokenizer)
+                state, said = initial_state(program, self.cfg, self.input.files())
             return _Run(state, batches, 0, checkpointer), said
         with phase("restoring the last checkpoint"):
-            restored = checkpointer.restore(program.abstract_state())
+            restored, state = restore_state(program, checkpointer)
         said = "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
         try:
             batches.set_state(restored.data_state)
@@ -199,10 +197,10 @@ class Trainer(Component):
             if not allow_change:
                 raise
             said = f"{said}\nThe data is read from its start: {e}".lstrip()
-        return _Run(restored.state, batches, restored.step, checkpointer), said
+        return _Run(state, batches, restored.step, checkpointer), said
 
     def _loop(self, run: _Run, interrupted: list[bool]) -> None:
-        cfg, evaluates = self.cfg, self.eval_input is not None
+        cfg = self.cfg
         while run.step < cfg.steps and not interrupted:
             batch = next(run.batches, None)
             if batch is None:
@@ -212,31 +210,33 @@ class Trainer(Component):
             if asked_to_stop(run.step):
                 interrupted.append(True)
             saves_now = run.step % cfg.save_every == 0
-            evaluates_now = evaluates and run.step % cfg.eval_every == 0
-            while run.pending and (saves_now or evaluates_now or len(run.pending) > _AHEAD):
+            due = [evaluator for evaluator in self.evaluators if evaluator.is_due(run.step)]
+            while run.pending and (saves_now or due or len(run.pending) > _AHEAD):
                 self._report(*run.pending.popleft(), run.meter)  # All of them, before the meter starts anew.
             if saves_now:
                 self._save(run)
-            if evaluates_now:
-                self._evaluate(run)
+            self._evaluate(run, due)
         if not run.step and not interrupted:
             raise DataError("input: has no data for a single step.")
         while run.pending:
             self._report(*run.pending.popleft(), run.meter)
         if run.saved < run.step:
             self._save(run)
-        if evaluates and run.evaluated < run.step and run.taken:
-            self._evaluate(run)
+        if run.taken:
+            self._evaluate(run, [each for each in self.evaluators if run.evaluated.get(each.name) != run.step])
 
     def _make_step(self, run: _Run, batch: Any) -> None:
-        if self._step is None:
-            self._step = self._program.compiled(run.state, batch)
+        if not self._steps:
+            # All that there will be, so that none has to be compiled in the middle of a run.
+            for spec in self._program.batches:
+                self._steps[spec.text()] = self._program.compiled(run.state, spec)
             if self._program.was_kept:
                 self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
+        spec = run.batches.spec
         with run.meter.device():
-            run.state, metrics = self._step(run.state, batch)
+            run.state, metrics = self._steps[spec.text()](run.state, batch)
         run.step += 1
-        run.pending.append((run.step, metrics))
+        run.pending.append((run.step, spec, metrics))
         if run.taken == 1 and self._program.fallbacks:
             about = "\n".join(map(str, self._program.fallbacks))
             self._say(run.step, "kernels that were not the first choice", about)
@@ -262,12 +262,12 @@ class Trainer(Component):
         if not whole or run.taken != run.step - run.first or self._bad_steps:
             return False
         jax.block_until_ready(run.state)
-        return all(math.isfinite(float(metrics["total_loss"])) for _, metrics in run.pending)
+        return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics in run.pending)
 
-    def _report(self, step: int, metrics: Any, meter: Meter) -> None:
+    def _report(self, step: int, spec: BatchSpec, metrics: Any, meter: Meter) -> None:
         with meter.device():
-            loss, tokens = (float(metrics[name]) for name in ("total_loss", "tokens"))
-        meter.add(tokens)
+            loss, units = (float(metrics[name]) for name in ("total_loss", f"{spec.unit}s"))
+        meter.add(units, self._sizes[spec.text()].flops_per_unit)
         if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
             write_record(Path(self.cfg.directory), self.cfg)
         self._is_recorded = True
@@ -284,24 +284,22 @@ class Trainer(Component):
                 observer.metrics(step, values)
 
     def _save(self, run: _Run) -> None:
-        position, files = run.batches.get_state(), self.input.tokenizer.files()
-        run.checkpointer.save(run.step, run.state, data_state=position, config=self.cfg, files=files)
+        position, files, state = run.batches.get_state(), self.input.files(), to_save(self._program, run.state)
+        run.checkpointer.save(run.step, state, data_state=position, config=self.cfg, files=files)
         run.saved = run.step
         run.meter.restart()
 
-    def _evaluate(self, run: _Run) -> None:
-        assert self.eval_input is not None
-        params = averaged(run.state, self.cfg)
-        with phase("evaluating"):
-            values = evaluate(self._eval_step, params, self._devices.batches(self.eval_input))
-        for observer in self.observers:
-            observer.metrics(run.step, values)
-        if self.cfg.sample_prompt:
-            prompt, sampling = self.cfg.sample_prompt, self.cfg.sampling
-            with phase("sampling"):
-                text = continued(self._generate, params, self.input.tokenizer, prompt, run.step, sampling)
-            self._say(run.step, "sample", text)
-        run.evaluated = run.step
+    def _evaluate(self, run: _Run, evaluators: list[Evaluator]) -> None:
+        if not evaluators:
+            return
+        params = self.learner.published(run.state.params, run.state.learner)
+        at = Evaluated(run.step, merged(params, run.state.run_state))
+        for found in findings(evaluators, at):
+            for observer in self.observers if found.metrics else ():
+                observer.metrics(run.step, found.metrics)
+            for name, text in found.texts.items():
+                self._say(run.step, name, text)
+        run.evaluated |= {evaluator.name: run.step for evaluator in evaluators}
         run.meter.restart()
 
     def _say(self, step: int, name: str, text: str) -> None:

@@ -21,9 +21,12 @@ from dovetail.data import (
     Tokenizer,
     source_of,
 )
-from dovetail.models import CausalLM, Sampling
+from dovetail.models import CausalLM
 from dovetail.optim import AdamW, CosineSchedule, Learner, Muon, WeightDecay
-from dovetail.train import Trainer
+from dovetail.serve import Sampler, Sampling
+from dovetail.train import HeldOutLoss, Trainer
+
+_EVAL = "eval"  # The evaluator whose data is that of the run, held out.
 
 
 def pretrain(
@@ -76,13 +79,16 @@ def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
         model=model,
         learner=_learner(1e-2, warmup_steps=30).set(optimizer=Muon.Config()),
         input=_moby_dick("train", tokenizer, batch_size=8, seq_len=128),
-        eval_input=_moby_dick("held-out", tokenizer, batch_size=16, seq_len=128, shuffle=False, epochs=1),
+        evaluators={
+            "eval": HeldOutLoss.Config(
+                input=_moby_dick("held-out", tokenizer, batch_size=16, seq_len=128, shuffle=False, epochs=1),
+                every=300,
+            ),
+            "sample": Sampler.Config(prompt="The whale", sampling=Sampling(temperature=0.7), every=300),
+        },
         steps=600,
         directory=f"runs/{name}",
-        eval_every=300,
         save_every=300,
-        sample_prompt="The whale",
-        sampling=Sampling(temperature=0.7),
     )
 
 
@@ -96,14 +102,21 @@ def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
     home = "runs/text" if cfg.directory is REQUIRED else cfg.directory
     return cfg.set(
         input=_reading(cfg.input, train),
-        eval_input=_reading(cfg.eval_input or cfg.input, held_out, once=True),
+        evaluators={**cfg.evaluators, _EVAL: _held_out(cfg, held_out)},
         directory=f"{home}-{_name_of(files[0])}",
     )
 
 
 def eval_on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
-    """Returns a run that is evaluated on your text, all of it."""
-    return cfg.set(eval_input=_reading(cfg.eval_input or cfg.input, source_of(files, "text"), once=True))
+    """Returns a run that is evaluated on your text, all of it, and on nothing else."""
+    return cfg.set(evaluators={_EVAL: _held_out(cfg, source_of(files, "text"))})
+
+
+def _held_out(cfg: Trainer.Config, source: Source.Config) -> HeldOutLoss.Config:
+    """Returns what evaluates a run on a source: as the run does, where it does."""
+    there = cfg.evaluators.get(_EVAL)
+    old = there if isinstance(there, HeldOutLoss.Config) else HeldOutLoss.Config(input=cfg.input, every=500)
+    return old.set(input=_reading(old.input, source, once=True))
 
 
 def _reading(base: Input.Config, source: Source.Config, *, once: bool = False) -> TextInput.Config:

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
-from dovetail.module import Module
+from dovetail.module import Exchange, Module
 from dovetail.ops import move
-from dovetail.parallel import Exchange, exchange
 
 
 class Sent(NamedTuple):
@@ -78,15 +77,17 @@ class Dropless(Dispatch):
 
     def send(self, x: Array, experts: Array) -> Sent:
         order, place, sizes = _sorted(experts, self.cfg.num_experts)
-        rows, group = move(_copies(x, experts), order, place), self.group("expert")
-        return Sent(rows, sizes, order, place, self._exchange(rows, sizes, group) if group else None)
+        rows = move(_copies(x, experts), order, place)
+        return Sent(rows, sizes, order, place, self._exchange(rows, sizes))
 
     def combine(self, y: Array, weights: Array, sent: Sent) -> Array:
         return _weighted(move(y, sent.target, sent.source), weights)
 
-    def _exchange(self, rows: Array, sizes: Array, group: tuple[str, ...]) -> Exchange:
-        """Agrees on an exchange and reports what it takes."""
-        plan = exchange(sizes, len(rows), group, factor=self.cfg.room)
+    def _exchange(self, rows: Array, sizes: Array) -> Exchange | None:
+        """Agrees on an exchange with the devices of the experts, if they are on several, and reports what it takes."""
+        plan = self.exchange("expert", sizes, len(rows), room=self.cfg.room)
+        if plan is None:
+            return None
         there_and_back = 2.0 * rows.shape[1] * rows.dtype.itemsize
         self.summary("rounds", plan.rounds.astype(jnp.float32))
         self.summary("sent_bytes", plan.sent_rows().astype(jnp.float32) * there_and_back)

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
+
+from dovetail.module import kernel_result
 
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from .._choice import Support
@@ -70,7 +71,7 @@ def _forward(causal: bool, scale: float, q: Array, k: Array, v: Array) -> tuple[
         dropout_p=0.0,
         config=FlashConfig(seq_tile_size=tile, training=True),
     )
-    out, sums = checkpoint_name(out, RESIDUALS), checkpoint_name(sums, RESIDUALS)
+    out, sums = kernel_result(RESIDUALS, out), kernel_result(RESIDUALS, sums)
     return out, (q, k, v, out, sums)
 
 

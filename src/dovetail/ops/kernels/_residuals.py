@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
-RESIDUALS = "attended"  # The name that layers give to what comes out of attention.
+from dovetail.module import kernel_result
+
+RESIDUALS = "attended"  # As layers tag what comes out of attention: who keeps that keeps these.
 
 
 def with_named_residuals(attend: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
@@ -23,12 +24,12 @@ def with_named_residuals(attend: Callable[[Any, Any], Array]) -> Callable[[Any, 
 
     def forward(inputs: Any, others: Any) -> tuple[Array, Any]:
         out, pull = jax.vjp(lambda inputs: attend(inputs, others), inputs)
-        result, given = checkpoint_name(out, RESIDUALS), jax.tree.leaves((inputs, others))
+        result, given = kernel_result(RESIDUALS, out), jax.tree.leaves((inputs, others))
 
         def named(x: Array) -> Array:
             if x is out:
                 return result
-            return x if any(x is each for each in given) else checkpoint_name(x, RESIDUALS)
+            return x if any(x is each for each in given) else kernel_result(RESIDUALS, x)
 
         return result, jax.tree.map(named, pull)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on NVIDIA GPUs by JAX's Pallas kernel, which Triton compiles; it knows packed documents."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -11,6 +13,20 @@ from ._pallas import runs_whole_on
 from ._residuals import with_named_residuals
 
 _BLOCK = 128
+# JAX's kernels, by name: how many products they make of queries and keys, or as large as those. The backward one makes
+# the scores twice.
+_PRODUCTS = {"mha_forward": 2, "mha_backward": 7}
+
+
+def stated_flops(kernel: str, shapes: Sequence[tuple[int, ...]]) -> int | None:
+    """Returns the operations of one of JAX's kernels used here, given its inputs: it loops inside, and says no cost.
+
+    None: it is another kernel.
+    """
+    if kernel not in _PRODUCTS:
+        return None
+    (rows, length, heads, dim), keys = shapes[0], shapes[1][1]
+    return _PRODUCTS[kernel] * 2 * rows * heads * length * keys * dim
 
 
 class TritonAttention(AttentionKernel):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dovetail.launch import KeptPrograms, kept_programs
+from dovetail.hardware import KeptPrograms, kept_programs
 
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 
@@ -26,7 +26,7 @@ def test_other_cpus_have_other_directories(tmp_path, monkeypatch):
     found = set()
     for flags in ("sse avx", "sse"):
         text = f"model name : A CPU\nflags : {flags}\n\nmodel name : another core"
-        monkeypatch.setattr("dovetail.launch._programs.Path.read_text", lambda *_, text=text: text)
+        monkeypatch.setattr("dovetail.hardware._programs.Path.read_text", lambda *_, text=text: text)
         found.add(kept_programs({"XDG_CACHE_HOME": str(tmp_path)}).variables[DIRECTORY])
     assert len(found) == 2
 
@@ -61,7 +61,7 @@ def test_a_run_that_starts_again_does_not_compile_again(tmp_path):
     size = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=1"]
 
     def train(name: str) -> tuple[str, list[float]]:
-        argv = ["train", "tiny-lm", "steps=2", f"directory={tmp_path / name}", "eval_input=None", "log_every=1", *size]
+        argv = ["train", "tiny-lm", "steps=2", f"directory={tmp_path / name}", "evaluators={}", "log_every=1", *size]
         done = subprocess.run(
             [sys.executable, "-m", "dovetail.cli", *argv], env=kept, capture_output=True, text=True, check=False
         )

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.launch import start_devices
+from dovetail.hardware import start_devices
 from dovetail.parallel import parse_mesh
 
 PROGRAM = """
 import json, os
-from dovetail.launch import start_devices
+from dovetail.hardware import start_devices
 from dovetail.parallel import parse_mesh
 start_devices(parse_mesh("data=2,tensor=3"), os.environ)
 import jax

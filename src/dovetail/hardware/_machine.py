@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement was taken on."""
+"""The machine that this process runs on, as measurements are labelled."""
 
 import os
 import platform

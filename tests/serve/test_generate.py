@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.models import CausalLM, Sampling, generate, sample
+from dovetail.models import CausalLM
 from dovetail.module import call, init
 from dovetail.nn import Attention, Block, GatedFeedForward, Repeat
+from dovetail.serve import Sampling, generate, sample
 from support.models import gpt2, lm, random_params
 from support.programs import shapes
 

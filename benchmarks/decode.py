@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of greedy generation against Hugging Face transformers, with the same weights and prompts."""
 
+import argparse
 import contextlib
 import os
 import statistics
@@ -11,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from ._contender import contender, environment, has_package
-from .contenders._problem import Problem
+from _contender import contender, environment, has_package, log, options, run
+from contenders._problem import Problem
 
 
 class DecodeRow(NamedTuple):
@@ -37,22 +37,14 @@ class DecodeReport(NamedTuple):
     bytes_per_second: float
 
 
-def bench_decode(
-    batches: list[int],
-    *,
-    rounds: int,
-    new_tokens: int,
-    torch_python: str | None,
-    problem: Problem,
-    log: Callable[[str], None],
-) -> DecodeReport:
+def bench_decode(args: argparse.Namespace, problem: Problem) -> DecodeReport:
     """Runs ours and transformers in turn, for each batch size."""
-    python, missing = torch_python or sys.executable, ""
+    python, missing, rounds, new_tokens = args.torch_python or sys.executable, "", args.rounds, args.new_tokens
     if not has_package(python, "transformers, torch"):
         missing = f"{python} has no transformers with PyTorch. Name one that has: --torch-python PATH."
     speed, weights = _bytes_per_second(), sum(value.nbytes for value in problem.weights().values())
     rows: list[DecodeRow] = []
-    for batch in batches:
+    for batch in map(int, args.batches.split(",")):
         sizes = (str(batch), str(new_tokens))
         programs = [(sys.executable, ("decode_ours.py", *sizes))]
         programs += [] if missing else [(python, ("decode_transformers.py", *sizes))]
@@ -98,3 +90,36 @@ def _bytes_per_second(size: int = 2**27) -> float:
             list(threads.map(np.max, parts))
             best = max(best, cores * size / (time.perf_counter() - start))
     return best
+
+
+def _text(report: Any, about: dict[str, Any]) -> str:
+    p = report.problem
+    lines = [
+        f"Greedy generation of {report.new_tokens} tokens after 32; float32, same weights.",
+        f"{p.num_layers} layers, dim {p.dim}, {p.num_heads} heads, vocabulary {p.vocab_size:,}. Medians of "
+        f"{report.rounds} rounds, ours and transformers in turn.",
+        ", ".join(f"{name} {value}" for name, value in about.items()),
+        "",
+        "| batch | ours tokens/s | transformers tokens/s | ours / theirs | share of bandwidth | same tokens |",
+        f"|{' --- |' * 6}",
+    ]
+    for row in report.rows:
+        theirs = (
+            ("-", "-") if row.peer_rate is None else (f"{row.peer_rate:.1f}", f"{row.ours_rate / row.peer_rate:.2f}")
+        )
+        same = "-" if row.agreement is None else f"{row.agreement:.0%}"
+        cells = (str(row.batch), f"{row.ours_rate:.1f}", *theirs, f"{row.bandwidth_share:.0%}", same)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"bandwidth: all weights once per step, of {report.bytes_per_second / 1e9:.1f} GB/s that reading reaches.",
+    ]
+    return "\n".join([*lines, *([f"left out: {report.missing}"] if report.missing else [])])
+
+
+if __name__ == "__main__":
+    parser = options("decode", "Tokens per second of a 110M model against Hugging Face transformers.")
+    parser.add_argument("--batches", default="1,8", help="batch sizes, separated by commas")
+    parser.add_argument("--rounds", type=int, default=5, help="timed generations of each contender")
+    parser.add_argument("--new-tokens", type=int, default=64)
+    sys.exit(run(parser, bench_decode, _text))

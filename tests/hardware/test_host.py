@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from dovetail.launch import SWITCH, host_settings
-from dovetail.launch import _host as host
+from dovetail.hardware import SWITCH, host_settings
+from dovetail.hardware import _host as host
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_flags_are_only_given_to_versions_that_know_them(monkeypatch):
 
 PROGRAM = """
 import json, os, sys
-from dovetail.launch import Setting, restart_with
+from dovetail.hardware import Setting, restart_with
 restart_with([Setting("a", False, "", {"SOME_SETTING": "1"}), Setting("b", True, "", {})])
 print(json.dumps([sys.argv[1:], os.environ.get("SOME_SETTING"), os.getpid()]))
 """
@@ -65,3 +65,8 @@ def test_a_program_starts_again_once_with_its_arguments(switch, value):
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
         out, _ = process.communicate(timeout=60)
     assert json.loads(out) == [["a b", "c"], value, process.pid]
+
+
+def test_hardware_is_imported_without_jax_which_reads_the_settings_when_it_is():
+    program = "import sys, dovetail.hardware, dovetail.cli; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

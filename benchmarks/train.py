@@ -5,18 +5,18 @@ Contenders are programs that stay and make one step when told to. Each peer is t
 that whatever else the machine does hits both alike. What counts is the ratio.
 """
 
+import argparse
 import math
 import os
 import statistics
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dovetail.config import ConfigError
-from dovetail.launch import host_settings
+from _contender import Contender, contender, environment, has_package, log, options, run
+from contenders._problem import Problem
 
-from ._contender import Contender, contender, environment, has_package
-from .contenders._problem import Problem
+from dovetail.config import ConfigError
+from dovetail.hardware import host_settings
 
 # Peer: program and further arguments. All but ours share nothing with Dovetail but the problem.
 PEERS = {
@@ -53,20 +53,12 @@ class TrainReport(NamedTuple):
     flops: int
     peak_flops: float  # Of matrix products on this machine, operations per second.
     settings: dict[str, bool]
-
-    @property
-    def mfu(self) -> float:
-        """The share of the machine's matrix-product peak that our step reaches."""
-        fastest = min((row.ours_seconds for row in self.rows), default=math.inf)
-        return self.flops / fastest / self.peak_flops
+    mfu: float  # The share of that peak that our step reaches.
 
 
-def bench_train(
-    peers: list[str], *, rounds: int, torch_python: str | None, problem: Problem, log: Callable[[str], None]
-) -> TrainReport:
+def bench_train(args: argparse.Namespace, problem: Problem) -> TrainReport:
     """Runs ours against each peer; a peer that cannot run is left out, with the reason."""
-    from dovetail.train import measured_peak
-
+    peers = args.peers.split(",")
     unknown = [peer for peer in peers if peer not in PEERS]
     if unknown:
         raise ConfigError(f"no peer is called {unknown[0]!r}. There are: {', '.join(PEERS)}.")
@@ -76,18 +68,21 @@ def bench_train(
     for peer in peers:
         python = sys.executable
         if PEERS[peer][0] == "pytorch.py":
-            python = torch_python or python
+            python = args.torch_python or python
             if not has_package(python, "torch"):
                 missing[peer] = f"{python} has no PyTorch. Name one that has: --torch-python PATH."
                 continue
         ours = contender(sys.executable, ("ours.py",), problem, environ)
         with ours as a, contender(python, PEERS[peer], problem, environ) as b:
-            rows.append(_row(peer, a, b, rounds, log))
+            rows.append(_row(peer, a, b, args.rounds))
     on = {setting.name: setting.active or bool(setting.variables) for setting in settings}
-    return TrainReport(problem, rounds, rows, missing, problem.flops, measured_peak(), on)
+    from dovetail.train import measured_peak  # JAX is imported when nothing is left to refuse.
+
+    fastest, peak = min((row.ours_seconds for row in rows), default=math.inf), measured_peak()
+    return TrainReport(problem, args.rounds, rows, missing, problem.flops, peak, on, problem.flops / fastest / peak)
 
 
-def _row(peer: str, ours: Contender, other: Contender, rounds: int, log: Callable[[str], None]) -> Row:
+def _row(peer: str, ours: Contender, other: Contender, rounds: int) -> Row:
     first = ours.step(), other.step()  # The first step is not timed: it may compile, and touches memory.
     difference = abs(first[0]["loss"] - first[1]["loss"])
     if not difference <= _CLOSE:
@@ -119,3 +114,45 @@ def _row(peer: str, ours: Contender, other: Contender, rounds: int, log: Callabl
         temporary_ratio=None if None in memory else memory[0] / memory[1],
         loss_difference=difference,
     )
+
+
+def _text(report: Any, about: dict[str, Any]) -> str:
+    p = report.problem
+    columns = ("peer", "ours s", "peer s", "ours / peer", "ours CPU-s", "peer CPU-s", "ours GiB", "peer GiB", "memory")
+    rows = [
+        (
+            row.peer,
+            f"{row.ours_seconds:.3f}",
+            f"{row.peer_seconds:.3f}",
+            f"{row.ratio:.3f}",
+            f"{row.ours_cpu_seconds:.2f}",
+            f"{row.peer_cpu_seconds:.2f}",
+            f"{row.ours_memory_gib:.2f}",
+            f"{row.peer_memory_gib:.2f}",
+            "-" if row.temporary_ratio is None else f"{row.temporary_ratio:.3f}",
+        )
+        for row in report.rows
+    ]
+    lines = [
+        "A training step: forward, backward, clipping, AdamW; float32. Same weights, data and maths.",
+        f"{p.num_layers} layers, dim {p.dim}, hidden {p.hidden_dim}, {p.num_heads} heads, vocabulary {p.vocab_size:,}, "
+        f"batch {p.batch_size} x {p.seq_len}. Medians of {report.rounds} rounds, ours and the peer in turn.",
+        ", ".join(f"{name} {value}" for name, value in about.items()),
+        "host: " + (", ".join(f"{name} {'on' if on else 'off'}" for name, on in report.settings.items()) or "as it is"),
+        "",
+        f"| {' | '.join(columns)} |",
+        f"|{' --- |' * len(columns)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        "memory: temporary memory of the compiled program, ours / peer. GiB: the largest resident set.",
+        f"ours: {report.mfu:.1%} of the {report.peak_flops / 1e9:,.0f} GFLOP/s that matrix products reach here.",
+        *(f"left out: {peer}: {why}" for peer, why in report.missing.items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = options("train", "The time of a training step of a 110M model against hand-written JAX and PyTorch.")
+    parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas; all by default")
+    parser.add_argument("--rounds", type=int, default=7, help="timed steps of each contender")
+    sys.exit(run(parser, bench_train, _text))

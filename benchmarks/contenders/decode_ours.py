@@ -9,8 +9,8 @@ import numpy as np
 from _problem import answer_each, problem, prompts
 from ours import model_of, params_of
 
-from dovetail.models import Sampling, generate
 from dovetail.module import specs
+from dovetail.serve import Sampling, generate
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Protocol
 
 from dovetail.config import ConfigError
 
@@ -16,7 +16,16 @@ _THREADS = 4  # For each device, ...
 _MOST = 64  # ... unless there are more devices: no CPU trains on so many, but hosts of accelerators come here, too.
 
 
-def start_devices(needed: Any, environ: MutableMapping[str, str]) -> None:
+class Needed(Protocol):
+    """A mesh, or hardware."""
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices it takes."""
+        ...
+
+
+def start_devices(needed: Needed, environ: MutableMapping[str, str]) -> None:
     """Joins the other processes of the run, if the variables name them, and gives the CPU as many devices as needed.
 
     A CPU stands for as many devices as a mesh or hardware takes, so that any can be tried; `JAX_NUM_CPU_DEVICES` says
