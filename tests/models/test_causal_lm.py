@@ -21,11 +21,10 @@ from dovetail.nn import (
     LearnedPosition,
     Repeat,
 )
-from dovetail.ops import Causal, Tokens
 from dovetail.parallel import Mesh, layout_of
 from support import reference
 from support.compare import assert_same
-from support.models import Previous, gpt2, hybrid, lm, random_params
+from support.models import Previous, context, gpt2, hybrid, lm, random_params
 from support.numeric import BFLOAT16, assert_close, check
 from support.programs import equations, shapes
 
@@ -130,8 +129,7 @@ def test_what_is_not_asked_for_costs_no_equation():
         child = getattr(cfg, name).set(**fields).build()
         return count(lambda p, *args: call(child, p, *args, **inputs)[0], params[name], *args)
 
-    context = {"tokens": Tokens(jnp.arange(5)[None]), "positions": jnp.arange(5)[None], "mask": Causal()}
-    parts = part("embedding", IDS) + part("stack", x, **context) + part("norm", x)
+    parts = part("embedding", IDS) + part("stack", x, context=context(5)) + part("norm", x)
     whole = count(lambda p: call(model, p, IDS)[0], params)
     places, head = 2, 1  # Numbers each place and gives it a row; one product.
     assert whole == parts + places + head
@@ -280,7 +278,12 @@ def test_everything_that_is_missing_is_named_at_once():
         ),
         ("stack.layer.mixer.head_dim", 3, "stack.layer.mixer.rotary (RoPE): head_dim is 3, expected an even number."),
         ("stack.layer.mixer.kernel.block", 0, "stack.layer.mixer.kernel: block is 0, expected at least 1."),
-        ("stack.num_layers", 0, "stack (Repeat): num_layers is 0, expected at least 1."),
+        (
+            "stack.num_layers",
+            0,
+            "stack (Repeat): num_layers is 0, for 1 layers in turn.\n"
+            "  Expected at least one layer, and a number of at least as many.",
+        ),
         ("dropout.rate", 1.0, "dropout (Dropout): rate is 1.0, expected 0 <= rate < 1."),
     ],
 )

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.module import Module, ModuleError, Sequence, call, constant, init
+from dovetail.module import Module, ModuleError, call, constant, init
 from support.compare import assert_same
-from support.transformer import Block, DenseFeedForward, Linear, NoisyFeedForward, decoder, plain_block
+from support.loops import Sequence
+from support.transformer import Block, DenseFeedForward, NoisyFeedForward, decoder, plain_block
 
 IDS = jax.random.randint(jax.random.key(7), (2, 6), 0, 32)
 
@@ -77,35 +78,6 @@ def test_the_same_child_called_twice_in_one_method():
     assert list(collected.summaries) == ["twin.size", "twin#2.size"]
     (a, b), _ = call(model, params, x, rng=jax.random.key(0), train=True)
     assert not np.allclose(a, b), "each call has its own randomness"
-
-
-class Counter(Module):
-    """Counts its calls, in state."""
-
-    def __init__(self, cfg, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.state_var("count")
-
-    def forward(self, x):
-        count = (self.count if self.has_state("count") else jnp.zeros((), x.dtype)) + 1
-        if self.stateful:
-            self.update("count", count)
-        return x + count
-
-
-def test_the_second_call_of_a_child_sees_the_state_the_first_one_left():
-    model = Pair.Config(twin=Counter.Config()).build()
-    (a, b), collected = call(model, {}, jnp.zeros(()), state={})
-    assert (a, b, collected.state) == (1, 2, {"twin.count": 2})
-    given = {"twin.count": jnp.float32(5)}
-    assert call(model, {}, jnp.zeros(()), state=given)[1].state == {"twin.count": 7}
-    assert given == {"twin.count": 5}, "the state that was passed in is not changed"
-
-
-def test_state_that_a_call_does_not_touch_passes_through():
-    model = Linear.Config(in_dim=1, out_dim=1).build()
-    params = init(model, jax.random.key(0))
-    assert call(model, params, jnp.ones((1, 1)), state={"elsewhere": 3})[1].state == {"elsewhere": 3}
 
 
 class Draws(Module):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, ModuleError, Remat, call, init, per_layer
+from dovetail.module import Module, ModuleError, Remat, call, init, per_layer, state_specs
 from support.compare import assert_same
 
 STEPS, DIM = 3, 4
@@ -22,11 +22,11 @@ class Cell(Module):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self.param("weight", (cfg.dim, cfg.dim), axes=(None, None))
-        self.state_var("calls")
+        self.state("calls", (), axes=(), dtype=jnp.int32)
 
     def forward(self, x):
         if self.stateful:
-            self.update("calls", (self.calls if self.has_state("calls") else jnp.zeros((), jnp.int32)) + 1)
+            self.update("calls", self.calls + 1)
         x = jnp.tanh(x @ self.weight)
         if self.training:
             x = x + jax.random.normal(self.rng(), x.shape)
@@ -63,14 +63,11 @@ class Loop(Module):
 
     def carried(self, x):
         step = self.lift(self.cell.forward)
-        started = jax.eval_shape(step, step.params, step.state, None, x)[1].state
-        state = step.state or jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), started)
-
         def body(carry, _):
             x, collected = step(step.params, carry[1], None, carry[0])
             return (x, collected.state), None
 
-        (x, state), _ = jax.lax.scan(body, (x, state), length=STEPS)
+        (x, state), _ = jax.lax.scan(body, (x, step.state), length=STEPS)
         _, collected = step(step.params, state, None, x)
         self.bring(collected)
         return x
@@ -167,9 +164,15 @@ def test_each_step_of_a_scan_has_its_own_noise():
 
 def test_state_goes_through_a_scan_of_the_users_own(loop):
     model, params, x = loop
-    for start, count in (({}, STEPS + 1), ({"cell.calls": jnp.int32(5)}, STEPS + 6)):
-        _, collected = call(model, params, x, method="carried", state=start)
-        assert collected.state == {"cell.calls": count}
+    for start in (0, 5):
+        _, collected = call(model, params, x, method="carried", state={"cell.calls": jnp.int32(start)})
+        assert collected.state == {"cell.calls": start + STEPS + 1}
+
+
+def test_state_in_a_scan_of_the_users_own_is_listed_from_a_trace(loop):
+    model, params, x = loop
+    found = state_specs(model, params, x, method="carried", sizes={})
+    assert {path: (spec.shape, spec.dtype) for path, spec in found.items()} == {"cell.calls": ((), jnp.int32)}
 
 
 def test_a_method_of_ones_own_can_be_lifted_with_children_called_twice(loop):

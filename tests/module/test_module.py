@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, Component, ConfigError, replace_all
-from dovetail.module import Module, ModuleError, Sequence, call, constant, init
+from dovetail.module import Module, ModuleError, call, constant, init
+from support.loops import Sequence
 from support.transformer import Block, DenseFeedForward, FeedForward, Linear, decoder
 
 
@@ -25,7 +26,7 @@ class Parent(Module):
         super().__init__(cfg, **kwargs)
         self.ffn = self.child("ffn", cfg.ffn.set(dim=2))
         self.param("scale", (2,), axes=("embed",), init=constant(2.0))
-        self.state_var("count")
+        self.state("count", (), axes=(), dtype=jnp.int32)
 
     def forward(self, x):
         return self.cfg.act(self, x)
@@ -143,25 +144,26 @@ BROKEN_RULES = [
         {},
         ModuleError,
         "(root) (Parent): self.kept cannot be set, a module is fixed once built.\n  Return the value, report it with "
-        "self.summary, or declare it with self.state_var and self.update it.",
+        "self.summary, or declare it with self.state and self.update it.",
     ),
     (
         update_undeclared,
         {"state": {}},
         ModuleError,
-        "(root) (Parent) has no state 'total'. Declare it in __init__: self.state_var('total').",
+        "(root) (Parent) has no state 'total'. Declare it in __init__: self.state('total', ...).",
     ),
     (
         update_count,
         {},
         ModuleError,
-        "(root) (Parent) updates 'count', but this call keeps no state. Test self.stateful, or pass state={}.",
+        "count: this call keeps no state. Test self.stateful, or pass state=make_state(...).",
     ),
     (
         read_count,
         {"state": {}},
         ModuleError,
-        "count: there is no such state yet. Test self.has_state('count') before reading it.",
+        "count: not among the state that call(...) was given. Make it for this module, method and number of\n"
+        "  calls: make_state(state_specs(module, params, *inputs, method=..., sizes={...})).",
     ),
     (
         ask_for_randomness,
@@ -280,7 +282,7 @@ BAD_DECLARATIONS = {
         "as in 'ffn', 'layers[0]', 'heads.left'.",
     ),
     "reserved name": (
-        lambda self: self.state_var("training"),
+        lambda self: self.state("training", (), axes=()),
         ConfigError,
         "(root) (Declares): state 'training' has a name that Module itself uses. Choose another one.",
     ),
@@ -288,6 +290,21 @@ BAD_DECLARATIONS = {
         lambda self: self.param("w", (2, 3), axes=("embed",)),
         ConfigError,
         "w: 1 axes ('embed',) for 2 dimensions (2, 3). Name each, or None.",
+    ),
+    "axes of state do not fit": (
+        lambda self: self.state("cache", ("batch", "capacity"), axes=("batch",)),
+        ConfigError,
+        "cache: 1 axes ('batch',) for 2 dimensions ('batch', 'capacity'). Name each, or None.",
+    ),
+    "rule for state of a sequence": (
+        lambda self: self.state("count", (), axes=(), update_rule=jnp.add),
+        ConfigError,
+        "count: has an update_rule, which is for state of a run. Set lifetime='run', or leave it out.",
+    ),
+    "named size of state of a run": (
+        lambda self: self.state("mean", ("batch",), axes=("batch",), lifetime="run"),
+        ConfigError,
+        "mean: state of a run has numbers as sizes, found ('batch',).",
     ),
     "vector without init": (
         lambda self: self.param("b", (2,), axes=("embed",)),
@@ -377,7 +394,7 @@ def test_a_feature_enters_by_replacing_configs_and_nothing_else():
         class Config(FeedForward.Config):
             by: float = 3.0
 
-        def forward(self, x):
+        def forward(self, x, context=None):
             return self.cfg.by * x
 
     cfg = replace_all(FeedForward.Config, Scaled.Config(), drop=("hidden_dim",))(decoder())

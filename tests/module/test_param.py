@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.module import ParamSpec, constant, normal, pseudo_loss, variance_scaling
+from dovetail.module import ParamSpec, constant, normal, variance_scaling
 
 KEY = jax.random.key(0)
 
@@ -62,22 +62,11 @@ def test_each_layer_of_a_stack_is_filled_as_if_alone():
 
 
 def test_a_rule_is_applied_to_each_layer_of_a_stack_on_its_own():
-    def centre(value, gradient):
-        return value - jnp.mean(value) + gradient
+    def centre(value, update):
+        return value - jnp.mean(value) + update
 
-    one = dataclasses.replace(spec((4,), constant(0.0), (), ()), rule=centre)
-    value, gradient = jnp.arange(24.0).reshape(3, 2, 4), jnp.ones((3, 2, 4))
-    got = one.stacked(2).stacked(3).changed(value, gradient)
+    one = dataclasses.replace(spec((4,), constant(0.0), (), ()), update_rule=centre)
+    value, update = jnp.arange(24.0).reshape(3, 2, 4), jnp.ones((3, 2, 4))
+    got = one.stacked(2).stacked(3).changed(value, update)
     for i, j in np.ndindex(3, 2):
-        np.testing.assert_allclose(got[i, j], centre(value[i, j], gradient[i, j]))
-
-
-def test_a_pseudo_loss_is_zero_and_has_the_gradient_it_is_given():
-    def loss(param, x):
-        return jnp.sum(param * x) + 3.0 * pseudo_loss(param, jnp.square(x))
-
-    param, x = jnp.array([1.0, -2.0]), jnp.array([5.0, 7.0])
-    value, grads = jax.value_and_grad(loss, (0, 1))(param, x)
-    assert value == 5 - 14
-    np.testing.assert_allclose(grads[0], x + 3 * x**2, err_msg="as a loss is weighted, so is its gradient")
-    np.testing.assert_allclose(grads[1], param, err_msg="nothing flows into the statistic")
+        np.testing.assert_allclose(got[i, j], centre(value[i, j], update[i, j]))

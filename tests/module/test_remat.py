@@ -10,8 +10,9 @@ import pytest
 from jax._src.ad_checkpoint import saved_residuals  # jax.ad_checkpoint only prints them.
 
 from dovetail.config import ConfigError, modify
-from dovetail.module import Module, Remat, Repeat, Sequence, call, init, kernel_result
+from dovetail.module import Module, Remat, call, init, kernel_result
 from support.compare import assert_same
+from support.loops import Repeat, Sequence
 from support.transformer import Attention, Block, DenseFeedForward, decoder
 
 X = jax.random.normal(jax.random.key(1), (2, 6, 8))

@@ -63,7 +63,7 @@ class Noise(Module):
 
     def __init__(self, cfg, **kwargs):
         super().__init__(cfg, **kwargs)
-        self.state_var("last")
+        self.state("last", ("batch", 6, DIM), axes=("batch", None, None))
 
     def forward(self, x):
         axes = ("batch", "seq", None)
@@ -93,13 +93,13 @@ def test_each_part_has_random_numbers_of_its_own_and_the_same_ones_again(text):
 
 
 @pytest.mark.parametrize("text", ["", "data=2"])
-def test_decode_state_on_parts_is_refused_with_and_without_a_mesh(text):
+def test_state_on_parts_is_refused_with_and_without_a_mesh(text):
     mesh, model = parse_mesh(text), Noise.Config(remembers=True).build()
     with jax.set_mesh(mesh.on()), pytest.raises(ModuleError) as e:
         call(model, {}, X, layout=layout_of(mesh), rng=jax.random.key(0), state={})
     assert str(e.value) == (
-        "(root) (Noise) uses decode state inside on_shards, where a device has its own part of the inputs alone.\n"
-        "  Read it before and pass it as an input; return what is new, and update the state afterwards."
+        "(root) (Noise) uses state of a sequence inside on_shards, where a device has its own part of the\n"
+        "  inputs alone. Read it before and pass it in; return what is new, and update the state after."
     )
 
 

@@ -15,8 +15,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, ModuleError, ParamSpec, Repeat, abstract, call, constant, describe, init, specs
+from dovetail.module import Module, ModuleError, ParamSpec, abstract, call, describe, init, specs
 from dovetail.module._param import fold_path
+from support.loops import Repeat
 from support.transformer import DenseFeedForward, Linear, decoder
 
 KEY = jax.random.key(0)
@@ -224,11 +225,13 @@ total: 404 parameters, 1,616 bytes
     assert repr(model.stack) == "stack (Repeat)"
 
 
-class Ruled(Module):
-    def __init__(self, cfg, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.param("offset", (2,), axes=(None,), init=constant(0.0), rule=lambda value, gradient: value)
+def test_what_is_frozen_is_marked():
+    class Judge(Module):
+        class Config(Module.Config):
+            critic: Linear.Config = Linear.Config(in_dim=2, out_dim=1)
 
+        def __init__(self, cfg, **kwargs):
+            super().__init__(cfg, **kwargs)
+            self.critic = self.child("critic", cfg.critic, frozen=True)
 
-def test_a_parameter_with_a_rule_of_its_own_is_marked():
-    assert "Ruled  offset (own rule)  (2,)" in describe(Ruled.Config().build())
+    assert "Linear  weight (frozen)  (2, 1)" in describe(Judge.Config().build())

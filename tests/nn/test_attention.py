@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import ModuleError, call, specs
-from dovetail.nn import ALiBi, Attention, DenseLinear, NoRotary, RMSNorm, RoPE
+from dovetail.nn import ALiBi, Attention, Context, DenseLinear, NoRotary, RMSNorm, RoPE
 from dovetail.ops import (
     EMPTY,
     BlockwiseAttention,
@@ -25,6 +25,7 @@ from dovetail.ops import (
 )
 from support import reference
 from support.compare import assert_same
+from support.decoding import in_parts, started
 from support.models import random_params
 from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
 
@@ -45,7 +46,7 @@ def attention(num_heads=4, **fields):
 
 def run(cfg, mask=MASK, tokens=TOKENS, positions=POSITIONS):
     model = cfg.build()
-    return lambda params, x: call(model, params, x, tokens=tokens, positions=positions, mask=mask)[0]
+    return lambda params, x: call(model, params, x, Context(tokens, positions, mask))[0]
 
 
 def definition(mask=MASK, **kwargs):
@@ -125,21 +126,6 @@ def test_specs_of_options_name_their_axes():
 # With state.
 
 
-def in_parts(cfg, params, parts, mask, tokens, capacity, positions=POSITIONS):
-    """Runs the layer on one part of the row after the other."""
-    model = cfg.build()
-    step = jax.jit(
-        lambda x, tokens, positions, state: call(
-            model, params, x, tokens=tokens, positions=positions, mask=mask, state=state, capacity=capacity
-        )
-    )
-    outs, state = [], {}
-    for start, stop in parts:
-        out, collected = step(X[:, start:stop], tokens.slice(start, stop), positions[:, start:stop], state)
-        outs, state = [*outs, out], collected.state
-    return jnp.concatenate(outs, axis=1), state
-
-
 HALVES = [(0, 3), (3, 5)]
 
 
@@ -148,52 +134,60 @@ def test_a_row_in_parts_is_the_whole_row(mask, capacity):
     options = {"soft_cap": 2.0, "sinks": True, "position_bias": ALiBi.Config(), "gate": DenseLinear.Config()}
     cfg = attention(num_kv_heads=2, window=3, kernel=BlockwiseAttention.Config(block=2), **options)
     params = random_params(cfg.build())
-    got, state = in_parts(cfg, params, HALVES, mask, TOKENS, capacity)
+    context = Context(TOKENS, POSITIONS, mask)
+    got, state, _ = in_parts(cfg.build(), params, X, context, HALVES, capacity=capacity)
     assert_same(got, jax.jit(run(cfg, mask))(params, X))
-    assert list(state) == ["cache.entries"]
-    values, known = state["cache.entries"]
-    assert {name: value.shape for name, value in values.items()} == dict.fromkeys("kv", (2, 2, capacity, 2))
-    np.testing.assert_array_equal(known.index[0, :LENGTH], np.arange(LENGTH))
+    assert {path: leaf.shape for path, leaf in state.items()} == {
+        "cache.k": (2, 2, capacity, 2),
+        "cache.v": (2, 2, capacity, 2),
+        **dict.fromkeys(("cache.index", "cache.segment", "cache.prefix"), (2, capacity)),
+    }
+    np.testing.assert_array_equal(state["cache.index"][0, :LENGTH], np.arange(LENGTH))
 
 
 def test_a_prefix_is_seen_from_the_cache():
     prefix = jnp.array([[True, True, True, False, False]] * 2)
     tokens, mask = Tokens(TOKENS.index, SEGMENTS, prefix), Causal() | Prefix()
     params = random_params(attention().build())
-    got, _ = in_parts(attention(), params, HALVES, mask, tokens, LENGTH)
+    context = Context(tokens, POSITIONS, mask)
+    got, *_ = in_parts(attention().build(), params, X, context, HALVES, capacity=LENGTH)
     assert_same(got, jax.jit(run(attention(), mask, tokens))(params, X))
 
 
 @pytest.mark.parametrize("mask", [Full(), SlidingWindow(2)], ids=str)
 def test_empty_places_of_the_cache_are_seen_by_nobody(mask):
     params = random_params(attention().build())
-    got, _ = in_parts(attention(), params, [(0, LENGTH)], mask, TOKENS, LENGTH + 3)
+    context = Context(TOKENS, POSITIONS, mask)
+    got, *_ = in_parts(attention().build(), params, X, context, [(0, LENGTH)], capacity=LENGTH + 3)
     assert_same(got, jax.jit(run(attention(), mask))(params, X))
 
 
 def test_a_cache_without_capacity_says_what_to_pass():
     model = attention().build(path="stack.layer.mixer")
     with pytest.raises(ModuleError) as e:
-        call(model, random_params(model), X, tokens=TOKENS, positions=POSITIONS, mask=MASK, state={})
+        started(model, random_params(model), X, Context(TOKENS, POSITIONS, MASK), sizes={"batch": 2})
     assert str(e.value) == (
-        "stack.layer.mixer.cache (DenseCache) starts its decode state. Say how many positions: call(..., capacity=n)."
+        "stack.layer.mixer.cache.index has the size 'capacity'; the sizes given are {'batch': 2}. "
+        "Pass it: state_specs(..., sizes={...})."
     )
 
 
 def test_more_tokens_at_once_than_the_cache_has_room_for_are_refused():
     model = attention().build(path="mixer")
+    context = Context(TOKENS, POSITIONS, MASK)
     with pytest.raises(ModuleError) as e:
-        call(model, random_params(model), X, tokens=TOKENS, positions=POSITIONS, mask=MASK, state={}, capacity=4)
+        in_parts(model, random_params(model), X, context, [(0, LENGTH)], capacity=4)
     assert str(e.value) == "mixer.cache (DenseCache): 5 tokens do not fit into a capacity of 4."
 
 
-def test_a_row_that_outgrows_its_cache_is_not_a_number_and_others_are_not_touched():
-    tokens = Tokens(jnp.array([[0, 1, 2, 3, EMPTY], [0, 1, 2, 3, 4]]))
-    params = random_params(attention().build())
-    got, _ = in_parts(attention(), params, HALVES, Causal(), tokens, capacity=4)
-    assert np.isfinite(got[0]).all(), "padding needs no room"
-    assert np.isfinite(got[1, :3]).all()
-    assert np.isnan(got[1, 3:]).all()
+def test_tokens_that_find_no_room_are_counted_and_other_rows_are_not_touched():
+    context = Context(Tokens(jnp.array([[0, 1, 2, 3, EMPTY], [0, 1, 2, 3, 4]])), POSITIONS, Causal())
+    model, params = attention().build(), random_params(attention().build())
+    small, _, reports = in_parts(model, params, X, context, HALVES, capacity=4)
+    large, *_ = in_parts(model, params, X, context, HALVES, capacity=5)
+    assert [float(report["cache.lost"]) for report in reports] == [0, 1], "padding needs no room"
+    assert_same(small[0], large[0])
+    assert_same(small[1, :4], large[1, :4])
 
 
 # What is refused.

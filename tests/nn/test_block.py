@@ -13,24 +13,22 @@ from dovetail.module import Remat, call
 from dovetail.nn import (
     Attention,
     Block,
+    CrossAttention,
     DenseFeedForward,
     Dropout,
     GatedFeedForward,
     LayerNorm,
-    MixerBlock,
-    ParallelBlock,
-    PostNormBlock,
     RMSNorm,
 )
-from dovetail.ops import Causal, Tokens
 from support import reference
 from support.compare import assert_same
-from support.models import random_params
+from support.models import context, random_params
 from support.numeric import check, normal
 
 X = normal(1, (2, 4, 8))
 KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
-INPUTS = {"tokens": Tokens(jnp.arange(4)[None]), "positions": jnp.arange(4)[None], "mask": Causal()}
+MEMORY = normal(2, (2, 3, 8))
+CONTEXT = context(4, given={"memory": MEMORY})
 LLAMA = Block.Config(
     dim=8, mixer=Attention.Config(num_heads=4, num_kv_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12)
 )
@@ -45,7 +43,7 @@ GPT2 = Block.Config(
 
 def run(cfg, **kwargs):
     model = cfg.build()
-    return lambda params, x: call(model, params, x, **INPUTS, **kwargs)[0]
+    return lambda params, x: call(model, params, x, CONTEXT, **kwargs)[0]
 
 
 def test_a_block_is_its_definition():
@@ -73,8 +71,8 @@ def scaled(p, x):
 
 
 def post_norm(p, x):
-    x = x + rms(p["mixer_norm"], mix(p, x))
-    return x + rms(p["ffn_norm"], reference.feed_forward(p["ffn"], x))
+    x = x + rms(p["mixer_out_norm"], mix(p, x))
+    return x + rms(p["ffn_out_norm"], reference.feed_forward(p["ffn"], x))
 
 
 def sandwich(p, x):
@@ -83,21 +81,50 @@ def sandwich(p, x):
 
 
 def parallel(p, x):
-    second = p.get("ffn_norm", p["norm"])
-    return x + mix(p, rms(p["norm"], x)) + reference.feed_forward(p["ffn"], rms(second, x))
+    return x + mix(p, rms(p["mixer_norm"], x)) + reference.feed_forward(p["ffn"], rms(p["ffn_norm"], x))
+
+
+def parallel_with_one_norm(p, x):
+    normed = rms(p["norm"], x)
+    return x + mix(p, normed) + reference.feed_forward(p["ffn"], normed)
 
 
 def mixer_only(p, x):
-    return x + mix(p, rms(p["norm"], x))
+    return x + mix(p, rms(p["mixer_norm"], x))
 
 
+def feed_forward_only(p, x):
+    return x + reference.feed_forward(p["ffn"], rms(p["ffn_norm"], x))
+
+
+def look(p, x):
+    memory = np.asarray(MEMORY, np.float64)
+    q, k, v = (reference.linear(p[name], y) for name, y in (("query", x), ("key", memory), ("value", memory)))
+    return reference.linear(p["out"], reference.attend(q, k, v, np.ones((2, 4, 3), bool), 1 / 2), num_in=2)
+
+
+def cross(p, x):
+    x = x + mix(p, rms(p["mixer_norm"], x))
+    x = x + look(p["cross"], rms(p["cross_norm"], x))
+    return x + reference.feed_forward(p["ffn"], rms(p["ffn_norm"], x))
+
+
+NORM = RMSNorm.Config()
+OUT_NORMS = {"mixer_out_norm": NORM, "ffn_out_norm": NORM}
+NO_NORMS = {"mixer_norm": None, "ffn_norm": None}
+CROSS = {"cross": CrossAttention.Config(num_heads=2), "cross_norm": NORM}
 DEFINITIONS = {
     "pre-norm, scaled": (Block.Config(dim=8, residual_scale=0.2, **PARTS), scaled),
-    "post-norm": (PostNormBlock.Config(dim=8, **PARTS), post_norm),
-    "sandwich": (Block.Config(dim=8, **PARTS), sandwich),
-    "parallel, one norm": (ParallelBlock.Config(dim=8, **PARTS), parallel),
-    "parallel, two norms": (ParallelBlock.Config(dim=8, ffn_norm=RMSNorm.Config(), **PARTS), parallel),
-    "mixer only": (MixerBlock.Config(dim=8, mixer=ATTENTION), mixer_only),
+    "post-norm": (Block.Config(dim=8, **PARTS, **OUT_NORMS, **NO_NORMS), post_norm),
+    "sandwich": (Block.Config(dim=8, **PARTS, **OUT_NORMS), sandwich),
+    "parallel, two norms": (Block.Config(dim=8, order="parallel", **PARTS), parallel),
+    "parallel, one norm": (
+        Block.Config(dim=8, order="parallel", norm=NORM, **PARTS, **NO_NORMS),
+        parallel_with_one_norm,
+    ),
+    "mixer only": (Block.Config(dim=8, mixer=ATTENTION, ffn=None, ffn_norm=None), mixer_only),
+    "feed-forward only": (Block.Config(dim=8, mixer=None, mixer_norm=None, ffn=FFN), feed_forward_only),
+    "cross-attending": (Block.Config(dim=8, **PARTS, **CROSS), cross),
 }
 
 
@@ -145,6 +172,26 @@ def test_remat_changes_neither_values_nor_gradients_nor_draws():
 
     params = random_params(DROPS.build())
     assert_same(outcome(DROPS.set(remat=Remat(save=("qkv", "mixer.attended", "ffn.hidden")))), outcome(DROPS))
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"ffn": None}, "block (Block): ffn_norm is given, but there is no ffn. Set ffn_norm=None."),
+        (
+            {"cross_out_norm": NORM},
+            "block (Block): cross_out_norm is given, but there is no cross. Set cross_out_norm=None.",
+        ),
+        (
+            {"mixer": None, "ffn": None, "mixer_norm": None, "ffn_norm": None},
+            "block (Block): has no branch. Set mixer, cross or ffn.",
+        ),
+    ],
+)
+def test_a_norm_without_its_branch_and_a_block_without_branches_are_refused(fields, text):
+    with pytest.raises(ConfigError) as e:
+        LLAMA.set(**fields).build(path="block")
+    assert str(e.value) == text
 
 
 def test_what_is_missing_is_named_with_its_path():

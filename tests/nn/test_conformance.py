@@ -4,6 +4,7 @@
 An interface joins by a line in `INTERFACES`: what a parent sets, and what a call takes.
 """
 
+import abc
 import dataclasses
 import functools
 import inspect
@@ -18,13 +19,18 @@ import dovetail.nn
 import support.models
 from dovetail.config import REQUIRED, ConfigError, fields_of, find, from_json, replace_all, to_json
 from dovetail.models import CausalLM
-from dovetail.module import Module, Remat, Repeat, call, init
+from dovetail.module import Module, Remat, call, init
 from dovetail.nn import (
+    Add,
     ALiBi,
     Attention,
+    AttentionVariant,
     Block,
     Cache,
     Capacity,
+    Connection,
+    Context,
+    CrossAttention,
     DenseCache,
     DenseFeedForward,
     DenseGroupedLinear,
@@ -40,6 +46,7 @@ from dovetail.nn import (
     GroupedLinear,
     Int8Linear,
     LatentAttention,
+    Layer,
     LayerNorm,
     LearnedPosition,
     Linear,
@@ -49,15 +56,13 @@ from dovetail.nn import (
     LoRALinear,
     Mamba2,
     Mixer,
-    MixerBlock,
     MoEFeedForward,
     Norm,
     NoRotary,
-    ParallelBlock,
+    PagedCache,
     PartialRotary,
     PositionBias,
     PositionEmbedding,
-    PostNormBlock,
     Repeat,
     RMSNorm,
     RoPE,
@@ -65,87 +70,100 @@ from dovetail.nn import (
     Router,
     Sequence,
     SinusoidalPosition,
-    Stack,
     TopKRouter,
+    View,
     WeightedFeedForward,
     YaRN,
 )
 from dovetail.ops import Causal, SameSegment, Tokens
+from support import loops
 from support.compare import assert_same
-from support.models import LowRank, Pair, Previous, random_params
+from support.decoding import started
+from support.loops import Plain
+from support.models import Differential, Interpolated, LowRank, Pair, Previous, mixer_only, random_params
 from support.numeric import normal
 
 
-class Added(Module):
-    """Adds positions to `x`, as a model does, so that they too can stand in a stack."""
+class Wrapper(Module, abc.ABC):
+    """A layer of a stack, made of something that does not itself map an array and a context to an array."""
 
     class Config(Module.Config):
-        inner: PositionEmbedding.Config = REQUIRED
+        inner: Module.Config = REQUIRED
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self.inner = self.child("inner", cfg.inner)
 
-    def forward(self, x: Any, *, positions: Any) -> Any:
-        return x + self.inner(positions)
+    @abc.abstractmethod
+    def forward(self, x: Any, context: Context) -> Any:
+        """Maps an array to one of the same shape."""
 
 
-class Biased(Module):
+class Added(Wrapper):
+    """Adds positions to `x`, as a model does."""
+
+    def forward(self, x, context):
+        return x + self.inner(context.positions)
+
+
+class Rotated(Wrapper):
+    """Turns `x` by its positions."""
+
+    def forward(self, x, context):
+        return self.inner(x, context.positions)
+
+
+class Biased(Wrapper):
     """Adds the bias of scores to `x` `[B, T, H, S]`."""
 
-    class Config(Module.Config):
-        inner: PositionBias.Config = REQUIRED
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.inner = self.child("inner", cfg.inner)
-
-    def forward(self, x: Any, *, tokens: Tokens) -> Any:
-        bias = self.inner()(tokens.index[:, :, None] - tokens.index[:, None, :])
-        return x + bias.swapaxes(1, 2).astype(x.dtype)
+    def forward(self, x, context):
+        index = context.tokens.index
+        return x + self.inner()(index[:, :, None] - index[:, None, :]).swapaxes(1, 2).astype(x.dtype)
 
 
-class Stored(Module):
+class Stored(Wrapper):
     """Gives back what a cache holds, in a call that keeps state."""
 
-    class Config(Module.Config):
-        inner: Cache.Config = REQUIRED
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.inner = self.child("inner", cfg.inner)
-
-    def forward(self, x: Any, *, tokens: Tokens) -> Any:
-        return self.inner({"x": x}, tokens).values["x"] if self.stateful else x
+    def forward(self, x, context):
+        return self.inner({"x": x}, context.tokens).values["x"] if self.stateful else x
 
 
-class Routed(Module):
+class Connected(Wrapper):
+    """Writes what it reads back to the stream, changed."""
+
+    def forward(self, x, context):
+        return self.inner.write(x, jnp.sin(self.inner.read(x, context)), context)
+
+
+class Varied(Wrapper):
+    """Takes `x` for queries, keys, values and what comes of them."""
+
+    def forward(self, x, context):
+        q, k, v = self.inner.heads(x, x, x, x.reshape(*x.shape[:2], -1), context)
+        seen = self.inner.view(View({"k": k, "v": v}, context.tokens, aligned=True), context).values["v"]
+        return self.inner.result(q[..., :1] + seen, x.reshape(*x.shape[:2], -1), context)
+
+
+class Routed(Wrapper):
     """Multiplies each token by its first weight."""
 
-    class Config(Module.Config):
-        inner: Router.Config = REQUIRED
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.inner = self.child("inner", cfg.inner)
-
-    def forward(self, x: Any) -> Any:
+    def forward(self, x, context):
         return x * self.inner(x).weights[:, :1].astype(x.dtype)
 
 
-class Returned(Module):
+class Returned(Wrapper):
     """Sends each token to two experts that do nothing, and adds what comes back."""
 
-    class Config(Module.Config):
-        inner: Dispatch.Config = REQUIRED
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.inner = self.child("inner", cfg.inner)
-
-    def forward(self, x: Any) -> Any:
+    def forward(self, x, context):
         sent = self.inner.send(x, jnp.array([[0, 3], [1, 0]] * 4))
         return self.inner.combine(sent.rows, jnp.full((8, 2), 0.25), sent)
+
+
+class Grouped(Wrapper):
+    """Maps rows, each by the expert that it belongs to."""
+
+    def forward(self, x, context):
+        return self.inner(x, context.need("sizes"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,36 +172,38 @@ class Interface:
 
     fields: dict[str, Any]  # All that a parent sets.
     shape: tuple[int, ...]  # Of what goes in, and comes out.
-    inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     optional: tuple[str, ...] = ()  # Fields that have a default.
-    wrapper: Any = None  # For a layer that does not itself map an array to one of the same shape.
+    wrapper: Any = None  # For what is not itself a layer.
 
 
-POSITIONS = jnp.array([[0, 1, 2, 3], [0, 1, 0, 1]])
 TOKENS = Tokens(jnp.arange(4)[None], jnp.array([[1, 1, 1, 1], [1, 1, 2, 2]]))
-MIXING = {"tokens": TOKENS, "positions": POSITIONS, "mask": Causal() & SameSegment()}
+GIVEN = {"memory": normal(3, (2, 5, 8)), "sizes": jnp.array([2, 0, 5, 1])}
+CONTEXT = Context(TOKENS, jnp.array([[0, 1, 2, 3], [0, 1, 0, 1]]), Causal() & SameSegment(), given=GIVEN)
 LINEAR = {"in_shape": (2, 4), "in_axes": ("heads", None), "out_shape": (2, 4), "out_axes": ("heads", None)}
-SIZES = {"sizes": jnp.array([2, 0, 5, 1])}
 GROUPED = {"num_experts": 4, "in_dim": 8, "in_axis": "embed", "out_dim": 8, "out_axis": "mlp"}
+HEADS = {"dim": 16, "num_heads": 4, "num_kv_heads": 4, "head_dim": 4}
 INTERFACES: dict[type[Module], Interface] = {
     Norm: Interface({"dim": 8, "axis": "embed"}, (2, 4, 8), optional=("axis",)),
     FeedForward: Interface({"dim": 8}, (2, 4, 8)),
-    Linear: Interface(LINEAR, (2, 4, 2, 4)),
-    Rotary: Interface({"head_dim": 8}, (2, 4, 3, 8), {"positions": POSITIONS}),
-    PositionEmbedding: Interface({"dim": 8}, (2, 4, 8), {"positions": POSITIONS}, wrapper=Added),
-    PositionBias: Interface({"num_heads": 3}, (2, 4, 3, 4), {"tokens": TOKENS}, wrapper=Biased),
-    Cache: Interface({}, (2, 4, 8), {"tokens": TOKENS}, wrapper=Stored),
-    Mixer: Interface({"dim": 8}, (2, 4, 8), MIXING),
-    Block: Interface({"dim": 8}, (2, 4, 8), MIXING),
-    Stack: Interface({"dim": 8}, (2, 4, 8), MIXING),
+    Linear: Interface(LINEAR, (2, 4, 2, 4), wrapper=Plain),
+    Rotary: Interface({"head_dim": 8}, (2, 4, 3, 8), wrapper=Rotated),
+    PositionEmbedding: Interface({"dim": 8}, (2, 4, 8), wrapper=Added),
+    PositionBias: Interface({"num_heads": 3}, (2, 4, 3, 4), wrapper=Biased),
+    Cache: Interface({"entries": {"x": (8,)}, "axes": {"x": (None,)}}, (2, 4, 8), wrapper=Stored),
+    AttentionVariant: Interface(HEADS, (2, 4, 4, 4), wrapper=Varied),
+    Connection: Interface({"dim": 8}, (2, 4, 8), wrapper=Connected),
+    Mixer: Interface({"dim": 8}, (2, 4, 8)),
+    Layer: Interface({"dim": 8}, (2, 4, 8)),
     Router: Interface({"dim": 8, "num_experts": 4}, (8, 8), wrapper=Routed),
     Dispatch: Interface({"num_experts": 4}, (8, 8), wrapper=Returned),
-    GroupedLinear: Interface(GROUPED, (8, 8), SIZES),
+    GroupedLinear: Interface(GROUPED, (8, 8), wrapper=Grouped),
 }
 
 # Parts that are not under test are small, because most of the time here goes into compiling.
 SMALL = {"mixer": Previous.Config(), "ffn": DenseFeedForward.Config(hidden_dim=4)}
-PAIR = (MixerBlock.Config(mixer=Previous.Config()), Block.Config(**SMALL))
+PAIR = (mixer_only(Previous.Config()), Block.Config(**SMALL))
+OUT_NORMS = {"mixer_out_norm": RMSNorm.Config(), "ffn_out_norm": RMSNorm.Config()}
+PARALLEL = Block.Config(order="parallel", norm=RMSNorm.Config(), mixer_norm=None, ffn_norm=None, **SMALL)
 CASES: list[tuple[type[Module], Module.Config]] = [
     (Norm, RMSNorm.Config()),
     (Norm, LayerNorm.Config()),
@@ -207,28 +227,40 @@ CASES: list[tuple[type[Module], Module.Config]] = [
     (PositionEmbedding, SinusoidalPosition.Config(theta=100.0)),
     (PositionBias, ALiBi.Config()),
     (Cache, DenseCache.Config()),
+    (Cache, PagedCache.Config(page=2)),
+    (AttentionVariant, Differential.Config()),
+    (Connection, Add.Config()),
+    (Connection, Interpolated.Config()),
     (Mixer, Attention.Config(num_heads=4, num_kv_heads=2)),
     (Mixer, Attention.Config(num_heads=2, soft_cap=2.0, sinks=True, gate=DenseLinear.Config())),
     (Mixer, LatentAttention.Config(num_heads=2, query_rank=3, kv_rank=3, nope_dim=2, rope_dim=2, value_dim=3)),
     (Mixer, Mamba2.Config(num_heads=2, head_dim=2, state_dim=3, chunk=3)),
     (Mixer, GatedDeltaNet.Config(num_heads=2, key_head_dim=3, value_head_dim=2, chunk=3)),
     (Mixer, Previous.Config()),
-    (Block, Block.Config(**SMALL)),
-    (Block, PostNormBlock.Config(**SMALL)),
-    (Block, Block.Config(**SMALL)),
-    (Block, ParallelBlock.Config(**SMALL)),
-    (Block, MixerBlock.Config(mixer=Previous.Config())),
-    (Stack, Repeat.Config(layer=Block.Config(**SMALL), num_layers=1)),
-    (Stack, Repeat.Config(layer=PAIR, num_layers=3)),
-    (Stack, Sequence.Config(layers=(Repeat.Config(layer=PAIR[0], num_layers=1),))),
-    (Stack, Pair.Config(first=Block.Config(**SMALL), second=ParallelBlock.Config(**SMALL))),
+    (Mixer, CrossAttention.Config(num_heads=2)),
+    (Layer, Block.Config(**SMALL)),
+    (Layer, Block.Config(mixer_norm=None, ffn_norm=None, **OUT_NORMS, **SMALL)),
+    (Layer, Block.Config(**OUT_NORMS, **SMALL)),
+    (Layer, PARALLEL),
+    (Layer, mixer_only(Previous.Config())),
+    (Layer, Repeat.Config(layer=Block.Config(**SMALL), num_layers=1)),
+    (Layer, Repeat.Config(layer=PAIR, num_layers=3)),
+    (Layer, Sequence.Config(layers=(Repeat.Config(layer=PAIR[0], num_layers=1),))),
+    (Layer, Pair.Config(first=Block.Config(**SMALL), second=PARALLEL)),
     (Router, TopKRouter.Config(bias=True)),
     (Dispatch, Dropless.Config()),
     (Dispatch, Capacity.Config(factor=4.0)),  # Ample: what is dropped depends on the rows before it.
     (GroupedLinear, DenseGroupedLinear.Config(bias=True)),
     (GroupedLinear, LoRAGroupedLinear.Config(rank=3)),
 ]
-each_case = pytest.mark.parametrize("interface, cfg", CASES, ids=[type(cfg).__qualname__[:-7] for _, cfg in CASES])
+
+
+def over(cases: list[tuple[type[Module], Module.Config]]) -> Any:
+    return pytest.mark.parametrize("interface, cfg", cases, ids=[type(cfg).__qualname__[:-7] for _, cfg in cases])
+
+
+each_case = over(CASES)
+IN_MODEL = [case for case in CASES if not isinstance(case[1], CrossAttention.Config)]  # No memory is given there.
 
 
 def filled(interface, cfg):
@@ -245,10 +277,11 @@ def test_every_layer_has_joined():
     everything = [*vars(dovetail.nn).values(), *vars(support.models).values()]
     modules = {c for c in everything if inspect.isclass(c) and issubclass(c, Module)}
     abstract = {c for c in modules if inspect.isabstract(c)}
+    abstract |= {AttentionVariant}  # Each of its methods has a default.
     assert set(INTERFACES) == abstract - {dovetail.nn.FrequencyRotary}  # A kind of `Rotary`, whose cases it has.
     joined = {type(filled(*case).build()) for case in CASES}
-    # CausalConv, CrossAttention, Dropout and Embedding have no interface; models are tested as models.
-    alone = {dovetail.nn.CausalConv, dovetail.nn.CrossAttention, dovetail.nn.Dropout, Embedding, Module, CausalLM}
+    # CausalConv, Dropout and Embedding have no interface; models are tested as models.
+    alone = {dovetail.nn.CausalConv, dovetail.nn.Dropout, Embedding, Module, CausalLM}
     assert joined == modules - abstract - alone - {dovetail.nn.LinearMap}  # What two interfaces have in common.
 
 
@@ -281,11 +314,11 @@ def test_initial_values_depend_on_the_key_and_the_path_alone(interface, cfg):
         assert np.ptp(a) == 0 or not np.array_equal(a, b), "constant, or another value for another key"
 
 
-def outcome(model, params, x, inputs):
+def outcome(model, params, x):
     """What comes out, and gradients."""
 
     def loss(params, x):
-        out = call(model, params, x, **inputs)[0]
+        out = call(model, params, x, CONTEXT)[0]
         return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
 
     return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
@@ -293,16 +326,15 @@ def outcome(model, params, x, inputs):
 
 @each_case
 def test_a_scan_is_a_loop_with_remat_and_gradients_are_finite(interface, cfg):
-    inputs = INTERFACES[interface].inputs
     layer = in_shape(interface, cfg)
-    scan = Repeat.Config(layer=layer, num_repeats=2)
-    loop = Repeat.Config(layer=layer.set(remat=Remat()), num_repeats=2, loop="unroll")
+    scan = loops.Repeat.Config(layer=layer, num_repeats=2)
+    loop = loops.Repeat.Config(layer=layer.set(remat=Remat()), num_repeats=2, loop="unroll")
     params, x = random_params(scan.build()), normal(1, INTERFACES[interface].shape)
 
     @jax.jit  # One program: most of the time here goes into compiling.
     def both(params, x):
         # Of the loop, values alone: gradients under remat are compared in the tests of blocks.
-        return outcome(scan.build(), params, x, inputs), call(loop.build(), params, x, **inputs)[0]
+        return outcome(scan.build(), params, x), call(loop.build(), params, x, CONTEXT)[0]
 
     scanned, looped = both(params, x)
     assert_same(scanned[0][1], looped)
@@ -318,8 +350,9 @@ def test_the_compute_dtype_is_that_of_the_result(interface, cfg):
     params = random_params(model)
     for dtype in (jnp.float32, jnp.bfloat16):
         x = normal(1, INTERFACES[interface].shape, dtype)
-        run = functools.partial(call, model, dtype=dtype, **INTERFACES[interface].inputs)
-        out = jax.eval_shape(lambda params, x, run=run: run(params, x)[0], params, x)
+        context = CONTEXT.set(given={**GIVEN, "memory": GIVEN["memory"].astype(dtype)})
+        run = functools.partial(call, model, dtype=dtype)
+        out = jax.eval_shape(lambda params, x, run=run, context=context: run(params, x, context)[0], params, x)
         assert (out.shape, out.dtype) == (x.shape, dtype)
 
 
@@ -338,19 +371,23 @@ MODEL = CausalLM.Config(
 def in_model(interface, cfg):
     """Returns a model in which the layer replaces all others of its kind, parameters, and the compiled logits."""
     before = MODEL
-    if interface in (Rotary, PositionBias, Cache):
-        before = MODEL.set_in("stack.layer.mixer", Attention.Config(num_heads=1, position_bias=ALiBi.Config()))
+    if interface in (Rotary, PositionBias, Cache, AttentionVariant):
+        mixer = Attention.Config(num_heads=2, position_bias=ALiBi.Config(), variant=AttentionVariant.Config())
+        before = MODEL.set_in("stack.layer.mixer", mixer)
     if interface in (Router, Dispatch, GroupedLinear):
         before = MODEL.set_in("stack.layer.ffn", MoEFeedForward.Config(hidden_dim=6, num_experts=4))
-    after = replace_all(interface.Config, cfg, drop="unplaced")(before)
-    places = {path for path, _ in find(before, interface.Config)}
-    assert places <= {path for path, _ in find(after, type(cfg))}, "nothing of the old kind is left"
+    if interface is Layer:  # Which stand in each other.
+        after = MODEL.set(stack=cfg)
+    else:
+        after = replace_all(interface.Config, cfg, drop="unplaced")(before)
+        places = {path for path, _ in find(before, interface.Config)}
+        assert places <= {path for path, _ in find(after, type(cfg))}, "nothing of the old kind is left"
     model = after.build()
     params = random_params(model)
     return model, params, jax.jit(lambda ids: call(model, params, ids)[0])
 
 
-@each_case
+@over(IN_MODEL)
 def test_a_layer_takes_the_place_of_any_other_in_a_model(interface, cfg):
     model, params, run = in_model(interface, cfg)
     logits = run(IDS)
@@ -366,13 +403,14 @@ def test_a_layer_takes_the_place_of_any_other_in_a_model(interface, cfg):
     assert jax.tree.structure(jax.eval_shape(jax.grad(loss), params)) == jax.tree.structure(params)
 
 
-@pytest.mark.parametrize(
-    "interface, cfg",
-    [case for case in CASES if case[0] in (Mixer, Stack, PositionEmbedding, PositionBias, Cache)],
-)
+STATEFUL = (Mixer, Layer, PositionEmbedding, PositionBias, Cache, AttentionVariant, Connection)
+
+
+@over([case for case in IN_MODEL if case[0] in STATEFUL])
 def test_a_layer_decodes_in_a_model_as_it_trains(interface, cfg):
     model, params, run = in_model(interface, cfg)
-    step = jax.jit(lambda ids, state: call(model, params, ids, state=state, capacity=4))
-    first, collected = step(IDS[:, :2], {})
+    step = jax.jit(lambda ids, state: call(model, params, ids, state=state))
+    sizes = {"batch": 2, "capacity": 4, "pages": 4, "row_pages": 2}
+    first, collected = step(IDS[:, :2], started(model, params, IDS[:, :2], sizes=sizes))
     second, _ = step(IDS[:, 2:], collected.state)
     assert_same(jnp.concatenate([first, second], axis=1), run(IDS))

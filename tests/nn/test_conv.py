@@ -13,6 +13,7 @@ from dovetail.module import call, init, specs
 from dovetail.nn import CausalConv
 from support import reference
 from support.compare import assert_same
+from support.decoding import started
 from support.models import random_params
 from support.numeric import check, normal
 
@@ -34,7 +35,8 @@ def test_in_parts_it_is_the_whole_with_rows_of_different_lengths():
     params, x = random_params(model), normal(1, (2, 5, 2, 3))
     want = call(model, params, x, document=jnp.zeros((2, 5), int))[0]
     step = jax.jit(lambda x, n, state: call(model, params, x, document=jnp.zeros((2, 3), int), count=n, state=state))
-    done, state, got = np.zeros(2, int), {}, np.zeros(x.shape, np.float32)
+    state = started(model, params, x, document=jnp.zeros((2, 5), int), sizes={"batch": 2})
+    done, got = np.zeros(2, int), np.zeros(x.shape, np.float32)
     for counts in ([1, 3], [0, 1], [3, 1], [1, 0]):
         part = np.full((2, 3, 2, 3), 7.0, np.float32)  # Padding that would be noticed.
         for row, n in enumerate(counts):

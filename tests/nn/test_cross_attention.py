@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import ModuleError, Repeat, call, specs
-from dovetail.nn import CrossAttention
-from dovetail.ops import EMPTY, BlockwiseAttention, Tokens
+from dovetail.module import ModuleError, call, specs
+from dovetail.nn import Context, CrossAttention, Repeat
+from dovetail.ops import EMPTY, BlockwiseAttention, Causal, SameSegment, Tokens
 from support import reference
 from support.compare import assert_same
+from support.decoding import part_of, started
 from support.models import random_params
 from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
 from support.programs import dot_flops
@@ -27,9 +28,17 @@ MEMORY_TOKENS = Tokens(
 ALLOWED = np.array([[[1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 1, 1]], [[1, 1, 1, 0, 0]] * 3], bool)
 
 
+SIZES = {"batch": 2, "memory": 6}
+
+
+def context(**given):
+    return Context(TOKENS, TOKENS.index, Causal() & SameSegment(), given=given)
+
+
 def run(memory_tokens: Tokens | None = MEMORY_TOKENS):
     model = CFG.build()
-    return lambda params, x, memory: call(model, params, x, memory, tokens=TOKENS, memory_tokens=memory_tokens)[0]
+    more = {} if memory_tokens is None else {"memory_tokens": memory_tokens}
+    return lambda params, x, memory: call(model, params, x, context(memory=memory, **more))[0]
 
 
 def definition(p, x, memory, allowed=ALLOWED):
@@ -54,28 +63,35 @@ def test_a_memory_without_tokens_is_seen_by_all():
 
 def test_the_memory_is_mapped_once_and_kept():
     model, params = CFG.build(), random_params(CFG.build())
-    call_part = {"tokens": TOKENS.slice(0, 2), "memory_tokens": MEMORY_TOKENS, "state": {}}
-    first, collected = call(model, params, X[:, :2], MEMORY, **call_part)
-    last = {"tokens": TOKENS.slice(2, 3), "state": collected.state}
-    second, _ = call(model, params, X[:, 2:], **last)
-    assert_same(jnp.concatenate([first, second], axis=1), run()(params, X, MEMORY))
-    # With state, another memory is not looked at: no work is done for it.
-    again, _ = call(model, params, X[:, 2:], 2 * MEMORY, **last)
-    np.testing.assert_array_equal(again, second)
-    flops = [
-        dot_flops(jax.make_jaxpr(lambda x, more=more: call(model, params, x, *more, **last)[0])(X[:, 2:]))
-        for more in ([], [MEMORY])
-    ]
-    assert flops[0] == flops[1] < 2 * MEMORY.size * 8, "less than the map of the memory to keys would take"
+    first = part_of(context(memory=MEMORY, memory_tokens=MEMORY_TOKENS), 0, 2)
+    state = started(model, params, X[:, :2], first, sizes=SIZES)
+    assert state["kept_keys"].shape == (2, 6, 2, 2), "with room for more than there is"
+    one, collected = call(model, params, X[:, :2], first, state=state)
+    later = part_of(context(), 2, 3)
+    two, again = call(model, params, X[:, 2:], later, state=collected.state)
+    assert_same(jnp.concatenate([one, two], axis=1), run()(params, X, MEMORY))
+    jax.tree.map(np.testing.assert_array_equal, again.state, collected.state)
+    last = jax.make_jaxpr(lambda x: call(model, params, x, later, state=collected.state)[0])(X[:, 2:])
+    assert dot_flops(last) < 2 * MEMORY.size * 8, "less than the map of the memory to keys would take"
+
+
+def test_a_memory_that_is_given_later_takes_the_place_of_the_one_that_was_kept():
+    model, params = CFG.build(), random_params(CFG.build())
+    given = context(memory=2 * MEMORY, memory_tokens=MEMORY_TOKENS)
+    state = started(model, params, X, given, sizes=SIZES)
+    state = call(model, params, X, context(memory=MEMORY), state=state)[1].state
+    got, collected = call(model, params, X, given, state=state)
+    assert_same(got, run()(params, X, 2 * MEMORY))
+    assert_same(call(model, params, X, context(), state=collected.state)[0], got)
 
 
 def test_the_memory_goes_through_a_scan_over_layers():
-    layers = {loop: Repeat.Config(layer=CFG, num_repeats=2, loop=loop).build() for loop in ("scan", "unroll")}
+    layers = {loop: Repeat.Config(dim=8, layer=CFG, num_layers=2, loop=loop).build() for loop in ("scan", "unroll")}
     params = random_params(layers["scan"])
-    outs = []
+    given, outs = context(memory=MEMORY, memory_tokens=MEMORY_TOKENS), []
     for model in layers.values():
-        out, collected = call(model, params, X, MEMORY, tokens=TOKENS, memory_tokens=MEMORY_TOKENS, state={})
-        outs += [out, call(model, params, X, tokens=TOKENS, state=collected.state)[0]]
+        out, collected = call(model, params, X, given, state=started(model, params, X, given, sizes=SIZES))
+        outs += [out, call(model, params, X, context(), state=collected.state)[0]]
     for out in outs[1:]:
         assert_same(out, outs[0])
 
@@ -90,11 +106,20 @@ def test_specs_name_the_axes():
     }
 
 
-def test_a_first_call_without_memory_says_what_to_pass():
+def test_a_call_without_memory_says_who_can_give_it():
     model = CFG.build(path="cross")
+    with pytest.raises(ModuleError, match=r"the context has no 'memory'(?s:.*)The model can give it"):
+        call(model, random_params(model), X, context())
+
+
+def test_a_memory_longer_than_the_state_has_room_for_is_refused():
+    model = CFG.build(path="cross")
+    params, given = random_params(model), context(memory=MEMORY)
     with pytest.raises(ModuleError) as e:
-        call(model, random_params(model), X, tokens=TOKENS, state={})
-    assert str(e.value) == "cross (CrossAttention): there is no memory. Pass it in the first call."
+        started(model, params, X, given, sizes={"batch": 2, "memory": 4})
+    assert str(e.value) == (
+        "cross (CrossAttention): a memory of 5 positions, and room for 4. Use a larger size 'memory' in state_specs."
+    )
 
 
 @pytest.mark.parametrize("field", ["num_heads", "num_kv_heads", "head_dim", "memory_dim"])

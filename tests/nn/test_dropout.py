@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import ModuleError, Repeat, Sequence, call
+from dovetail.module import ModuleError, call
 from dovetail.nn import Dropout
+from support.loops import Plain, Repeat, Sequence
 from support.models import random_params
 
 X = jnp.ones((100, 100))
@@ -63,12 +64,15 @@ def test_draws_are_the_same_for_a_key_and_independent_for_another():
     np.testing.assert_allclose(share_kept_by_both(dropped(seed=1), dropped(seed=2)), 0.49, atol=0.02)
 
 
+LAYER = Plain.Config(inner=Dropout.Config(rate=0.3))
+
+
 @pytest.mark.parametrize(
     "twice",
     [
-        Sequence.Config(layers=[Dropout.Config(rate=0.3)] * 2),
-        Repeat.Config(layer=Dropout.Config(rate=0.3), num_repeats=2),
-        Repeat.Config(layer=Dropout.Config(rate=0.3), num_repeats=2, loop="unroll"),
+        Sequence.Config(layers=[LAYER] * 2),
+        Repeat.Config(layer=LAYER, num_repeats=2),
+        Repeat.Config(layer=LAYER, num_repeats=2, loop="unroll"),
     ],
     ids=["sequence", "scan", "unroll"],
 )

@@ -10,10 +10,11 @@ import pytest
 
 from dovetail.config import ConfigError, replace_all
 from dovetail.module import ModuleError, call, specs
-from dovetail.nn import DenseLinear, LatentAttention, Linear, RoPE
+from dovetail.nn import Context, DenseLinear, LatentAttention, Linear, RoPE
 from dovetail.ops import EMPTY, BlockwiseAttention, Causal, SameSegment, Tokens
 from support import reference
 from support.compare import assert_same
+from support.decoding import in_parts
 from support.models import LowRank, random_params
 from support.numeric import BFLOAT16, cast, check, normal
 
@@ -22,6 +23,8 @@ POSITIONS = jnp.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]])
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 2]])
 TOKENS = Tokens(jnp.arange(LENGTH)[None], SEGMENTS)
 MASK = Causal() & SameSegment()
+CONTEXT = Context(TOKENS, POSITIONS, MASK)
+PARTS = [(0, 3), (3, LENGTH)]
 X = normal(1, (2, LENGTH, 8))
 CFG = LatentAttention.Config(
     dim=8,
@@ -37,21 +40,7 @@ CFG = LatentAttention.Config(
 
 def run(cfg):
     model = cfg.build()
-    return lambda params, x: call(model, params, x, tokens=TOKENS, positions=POSITIONS, mask=MASK)[0]
-
-
-def in_parts(cfg, params, x=X, tokens=TOKENS, positions=POSITIONS, capacity=7):
-    model = cfg.build()
-    step = jax.jit(
-        lambda x, tokens, positions, state: call(
-            model, params, x, tokens=tokens, positions=positions, mask=MASK, state=state, capacity=capacity
-        )
-    )
-    outs, state = [], {}
-    for start, stop in [(0, 3), (3, LENGTH)]:
-        out, collected = step(x[:, start:stop], tokens.slice(start, stop), positions[:, start:stop], state)
-        outs, state = [*outs, out], collected.state
-    return jnp.concatenate(outs, axis=1), state
+    return lambda params, x: call(model, params, x, CONTEXT)[0]
 
 
 @functools.cache
@@ -76,24 +65,25 @@ def test_latent_attention_in_bfloat16_keeps_the_dtype_and_rounds_little():
 @pytest.mark.parametrize("cfg", [CFG, CFG.set(query_rank=None, rotary=RoPE.Config(interleaved=True), scale=0.2)])
 def test_a_row_in_parts_is_the_whole_row(cfg):
     params = random_params(cfg.build())
-    got, state = in_parts(cfg, params)
+    got, state, _ = in_parts(cfg.build(), params, X, CONTEXT, PARTS, capacity=7)
     assert_same(got, jax.jit(run(cfg))(params, X))
-    values, _ = state["cache.entries"]
-    assert {name: value.shape for name, value in values.items()} == {"latent": (2, 1, 7, 5 + 2)}, "nothing by head"
+    shapes = {path: leaf.shape for path, leaf in state.items() if leaf.ndim > 2}
+    assert shapes == {"cache.latent": (2, 1, 7, 5 + 2)}, "nothing by head"
 
 
-def test_a_row_that_outgrows_its_cache_is_not_a_number_and_others_are_not_touched():
+def test_tokens_that_find_no_room_are_counted():
     tokens = Tokens(jnp.array([[0, 1, 2, 3, EMPTY], [0, 1, 2, 3, 4]]), jnp.ones_like(SEGMENTS))
-    got, _ = in_parts(CFG, random_params(CFG.build()), tokens=tokens, capacity=4)
-    assert np.isfinite(got[0, :4]).all()
-    assert np.isnan(got[1, 3:]).all()
+    context = CONTEXT.set(tokens=tokens)
+    got, _, reports = in_parts(CFG.build(), random_params(CFG.build()), X, context, PARTS, capacity=4)
+    assert np.isfinite(got).all()
+    assert [float(report["cache.lost"]) for report in reports] == [0, 1]
 
 
 def test_any_linear_map_can_stand_in_each_place():
     cfg = replace_all(Linear.Config, LowRank.Config(rank=2))(CFG)
     params = random_params(cfg.build())
     assert set(params["key_up"]) == set(params["query_down"]) == {"a", "b"}
-    got, _ = in_parts(cfg, params)
+    got, *_ = in_parts(cfg.build(), params, X, CONTEXT, PARTS, capacity=7)
     assert_same(got, jax.jit(run(cfg))(params, X))
 
 
@@ -117,7 +107,7 @@ def test_specs_name_the_axes():
 def test_a_map_from_the_latent_vector_that_adds_a_bias_cannot_decode():
     cfg = CFG.set(value_up=DenseLinear.Config(bias=True))
     with pytest.raises(ModuleError) as e:
-        in_parts(cfg, random_params(cfg.build()))
+        in_parts(cfg.build(), random_params(cfg.build()), X, CONTEXT, PARTS, capacity=7)
     want = "value_up (DenseLinear) is asked for its matrix, but it also adds a bias. Set bias=False."
     assert str(e.value) == want
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, modify
-from dovetail.module import Module, Remat, Repeat, call, constant
+from dovetail.module import Module, Remat, call, constant
 from dovetail.optim import one_after_the_other, value_and_grad
 from dovetail.parallel import Mesh, layout_of, one_forward_one_backward
 from support.compare import assert_same
+from support.loops import Context, Repeat
 from support.models import random_params
 from support.pipelines import Layer, stored
 from support.programs import temporary_bytes
@@ -34,7 +35,7 @@ class Model(Module):
         self.stack = self.child("stack", cfg.stack)
 
     def forward(self, ids, shift):
-        x = self.stack(self.embedding[ids], shift, scale=self.scale, offset=0.5)
+        x = self.stack(self.embedding[ids], Context({"shift": shift, "scale": self.scale, "offset": 0.5}))
         return jax.nn.log_softmax(x @ self.embedding.T)
 
 
@@ -51,7 +52,7 @@ class Twice(Module):
     def forward(self, ids, shift):
         x = jnp.ones((*ids.shape, DIM))
         for _ in range(2):
-            x = self.stack(x, shift, scale=jnp.ones((1, TIME)), offset=0.5)
+            x = self.stack(x, Context({"shift": shift, "scale": jnp.ones((1, TIME)), "offset": 0.5}))
         return x
 
 
@@ -64,6 +65,7 @@ def loss_fn(model, layout, params, batch, rng):
         "hits": jnp.sum(jnp.argmax(logits, -1).astype(jnp.int32) == batch["targets"]),
         **collected.summaries,
         **collected.losses,
+        **collected.updates,
     }
     return jnp.sum(losses * batch["weights"]) + extra * weight, weight, aux
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from dovetail.config import modify
-from dovetail.module import Remat, Repeat, call
+from dovetail.module import Remat, call
 from dovetail.nn import Block
 from dovetail.parallel import Mesh, layout_of
 from dovetail.parallel._pipeline import Pipelining, _to_stages, schedule
 from support.compare import assert_same
+from support.loops import Context, Repeat
 from support.models import lm, random_params
 from support.pipelines import Layer, stored
 from support.programs import equations
@@ -29,8 +30,13 @@ def layers(count, **fields):
 
 def inputs(seed=0):
     rng = np.random.default_rng(seed)
-    x, shift, scale = (jnp.asarray(rng.normal(size=shape)) for shape in ((ROWS, TIME, DIM), (ROWS, TIME), (1, TIME)))
-    return (x, shift), {"scale": scale, "offset": 0.5}
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in ((ROWS, TIME, DIM), (ROWS, TIME)))
+
+
+def run(model, params, x, shift, **kwargs):
+    """Calls it, with what all layers are told: an array with rows as `x` has them, one without, and a number."""
+    scale = jnp.asarray(np.random.default_rng(1).normal(size=(1, TIME)))
+    return call(model, params, x, Context({"shift": shift, "scale": scale, "offset": 0.5}), **kwargs)
 
 
 def outcome(run, params):
@@ -40,14 +46,14 @@ def outcome(run, params):
         x, collected = run(params, *args)
         return jnp.sum(jnp.sin(x)) + sum(map(jnp.sum, collected.losses.values())), (x, collected)
 
-    (_, aux), grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, inputs()[0])
+    (_, aux), grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, inputs())
     return aux, grads
 
 
 def one_by_one(model, params, *args, microbatches, **kwargs):
     """Each microbatch on its own, with rows dealt out in turn; what they report is averaged."""
     dealt = [jnp.stack([arg[i::microbatches] for i in range(microbatches)]) for arg in args]
-    x, collected = jax.vmap(lambda *args: call(model, params, *args, **kwargs))(*dealt)
+    x, collected = jax.vmap(lambda *args: run(model, params, *args, **kwargs))(*dealt)
     return jnp.swapaxes(x, 0, 1).reshape(args[0].shape), jax.tree.map(lambda x: jnp.mean(x, axis=0), collected)
 
 
@@ -78,12 +84,13 @@ MESHES = [
 )
 @pytest.mark.usefixtures("wide")
 def test_a_pipeline_equals_the_loop_over_each_microbatch(mesh, count):
-    model, kwargs = layers(count), inputs()[1]
+    model = layers(count)
     params = jax.tree.map(lambda x: x.astype(jnp.float64), random_params(model))
-    got = on(mesh, lambda layout, p: outcome(partial(call, model, layout=layout, **kwargs), p), model, params)
-    want = outcome(partial(one_by_one, model, microbatches=mesh.num_microbatches, **kwargs), params)
+    got = on(mesh, lambda layout, p: outcome(partial(run, model, layout=layout), p), model, params)
+    want = outcome(partial(one_by_one, model, microbatches=mesh.num_microbatches), params)
     assert_same(got, jax.device_get(want))
     assert got[0][1].summaries["layer[:].size"].shape == (count,)
+    assert got[0][1].updates["layer.load"].shape == (count, DIM)
 
 
 def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself_on_one_device():
@@ -114,13 +121,13 @@ def collectives(program):
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_tick_moves_one_microbatch_to_the_next_stage_and_its_gradient_back_and_nothing_else(rounds):
     mesh = Mesh(pipeline=4, rounds=rounds)
-    model, kwargs = layers(8), inputs()[1]
+    model = layers(8)
 
     def program(layout, params):
         def loss(params, x, shift):
-            return jnp.sum(jnp.sin(call(model, params, x, shift, layout=layout, **kwargs)[0]))
+            return jnp.sum(jnp.sin(run(model, params, x, shift, layout=layout)[0]))
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, *inputs()[0]).compile().as_text()
+        return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, *inputs()).compile().as_text()
 
     moved = collectives(on(mesh, program, model, random_params(model)))
     in_ticks = {key: count for key, count in moved.items() if key[1]}
@@ -147,8 +154,7 @@ def test_each_microbatch_passes_all_pieces_in_order_one_tick_after_the_other(sta
 
 def program(model, *args, mesh, **kwargs):
     with jax.set_mesh(mesh.on()):
-        run = partial(call, model, layout=layout_of(mesh), **inputs()[1], **kwargs)
-        return jax.make_jaxpr(run)(random_params(model), *args)
+        return jax.make_jaxpr(partial(run, model, layout=layout_of(mesh), **kwargs))(random_params(model), *args)
 
 
 def scans(jaxpr):
@@ -156,24 +162,24 @@ def scans(jaxpr):
 
 
 def test_the_program_has_as_many_ticks_as_the_schedule_and_a_loop_over_the_layers_of_a_stage():
-    assert scans(program(layers(8), *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8))) == [8 + 2 - 1, 4]
-    assert scans(program(layers(8), *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8, rounds=2))) == [17, 2]
+    assert scans(program(layers(8), *inputs(), mesh=Mesh(pipeline=2, microbatches=8))) == [8 + 2 - 1, 4]
+    assert scans(program(layers(8), *inputs(), mesh=Mesh(pipeline=2, microbatches=8, rounds=2))) == [17, 2]
     unrolled = layers(8, loop="unroll")
-    assert scans(program(unrolled, *inputs()[0], mesh=Mesh(pipeline=2, microbatches=8))) == [9]
+    assert scans(program(unrolled, *inputs(), mesh=Mesh(pipeline=2, microbatches=8))) == [9]
 
 
 def test_a_loop_that_cannot_be_pipelined_runs_as_it_is():
     plain, mesh = [8], Mesh(pipeline=2, microbatches=4)
-    assert scans(program(layers(8), *inputs()[0], mesh=mesh, state={})) == plain, "decode state stays in place"
-    assert scans(program(layers(8), *(x[:6] for x in inputs()[0]), mesh=mesh)) == plain, "6 rows, 4 microbatches"
-    assert scans(program(layers(7), *inputs()[0], mesh=mesh)) == [7], "7 layers, 2 stages"
-    assert scans(program(layers(6), *inputs()[0], mesh=mesh.set(rounds=2))) == [6], "6 layers, 4 pieces"
+    assert scans(program(layers(8), *inputs(), mesh=mesh, state={})) == plain, "decode state stays in place"
+    assert scans(program(layers(8), *(x[:6] for x in inputs()), mesh=mesh)) == plain, "6 rows, 4 microbatches"
+    assert scans(program(layers(7), *inputs(), mesh=mesh)) == [7], "7 layers, 2 stages"
+    assert scans(program(layers(6), *inputs(), mesh=mesh.set(rounds=2))) == [6], "6 layers, 4 pieces"
 
 
 def test_a_loop_inside_of_a_pipeline_stays_a_loop():
     inner = Repeat.Config(layer=Layer.Config(), num_repeats=4)
     model = Repeat.Config(layer=inner, num_repeats=2).build()
-    assert scans(program(model, *inputs()[0], mesh=Mesh(pipeline=2))) == [3, 1, 4]
+    assert scans(program(model, *inputs(), mesh=Mesh(pipeline=2))) == [3, 1, 4]
 
 
 def test_random_numbers_differ_by_layer_and_microbatch_and_follow_from_the_key():
@@ -182,16 +188,16 @@ def test_random_numbers_differ_by_layer_and_microbatch_and_follow_from_the_key()
     args = (x, jnp.zeros((ROWS, TIME)))
     params = jax.tree.map(jnp.zeros_like, random_params(model))
 
-    def run(layout, params):
-        noisy = partial(call, model, params, *args, **inputs()[1], train=True, layout=layout)
+    def three(layout, params):
+        noisy = partial(run, model, params, *args, train=True, layout=layout)
         return [jax.jit(lambda key: noisy(rng=key))(jax.random.key(seed)) for seed in (0, 0, 1)]
 
-    (first, _), (again, _), (other, _) = on(mesh, run, model, params)
+    (first, _), (again, _), (other, _) = on(mesh, three, model, params)
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
     assert len({row.tobytes() for row in first}) == ROWS, "no two rows, so no two microbatches, are alike"
     key = jax.random.fold_in(jax.random.key(0), 3)
-    alone, _ = call(model, params, *(arg[3::4] for arg in args), **inputs()[1], train=True, rng=key)
+    alone, _ = run(model, params, *(arg[3::4] for arg in args), train=True, rng=key)
     assert_same(first[3::4], jax.device_get(alone))
 
 

@@ -75,16 +75,16 @@ def test_the_prompt_makes_logits_for_one_token_of_each_row_alone():
     assert (3, 5, 11) not in made
 
 
-@pytest.mark.parametrize("max_length, max_new, count", [(4, 1, 5), (7, 4, 8)])
-def test_more_tokens_than_there_are_positions_are_refused_before_any_is_drawn(max_length, max_new, count):
+@pytest.mark.parametrize("max_length, max_new", [(4, 1), (7, 4)])
+def test_more_tokens_than_there_are_positions_are_refused_before_any_is_drawn(max_length, max_new):
     model = gpt2(max_length=max_length).build()
     params = jax.eval_shape(lambda: random_params(model))  # Without values: nothing can be computed.
     run = functools.partial(generate, model, params, PROMPTS, LENGTHS, key=jax.random.key(0))
     with pytest.raises(ConfigError) as e:
         run(max_new=max_new)
     assert str(e.value) == (
-        f"position (LearnedPosition): a sequence of {count} tokens, but max_length is {max_length}.\n"
-        "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length."
+        f"(root) (CausalLM): a prompt of 5 tokens and {max_new} new ones, but max_length is {max_length}.\n"
+        "  Use a shorter prompt, or fewer new tokens."
     )
 
 

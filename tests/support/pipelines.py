@@ -7,21 +7,23 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from dovetail.module import Module, ParamSpec, constant, pseudo_loss, specs
+from dovetail.module import Module, ParamSpec, specs
 from dovetail.parallel import MeshLayout
+from support.loops import Context
 
 
 class Layer(Module):
-    """Reports everything there is to report, uses all kinds of arguments, and has no derivative at 0."""
+    """Reports everything there is to report, uses arguments of all kinds, and has no derivative at 0."""
 
     DIM = 4
 
     def __init__(self, cfg, **kwargs):
         super().__init__(cfg, **kwargs)
         self.param("weight", (self.DIM, self.DIM), axes=(None, None))
-        self.param("load", (self.DIM,), axes=(None,), init=constant(0.0), rule=lambda value, gradient: value + gradient)
+        self.state("load", (self.DIM,), axes=(None,), lifetime="run")
 
-    def forward(self, x, shift, *, scale, offset):
+    def forward(self, x, context: Context):
+        shift, scale, offset = (context.given[name] for name in ("shift", "scale", "offset"))
         x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
         x = x + jnp.tanh(x @ self.weight) * scale[:, :, None] + shift[:, :, None] + offset
         if self.training:
@@ -29,7 +31,7 @@ class Layer(Module):
         self.summary("size", jnp.mean(jnp.square(x)))
         self.summary("positive", jnp.sum(x > 0))
         self.add_loss("spread", jnp.square(jnp.mean(x)))
-        self.add_loss("load", pseudo_loss(self.load, jnp.mean(x, axis=(0, 1))))
+        self.update("load", jnp.mean(x, axis=(0, 1)))
         return x
 
 

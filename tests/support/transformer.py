@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED
-from dovetail.module import Module, Repeat, constant, normal
+from dovetail.module import Module, constant, normal
+from support.loops import Context, Repeat
 
 
 class Linear(Module):
@@ -29,7 +30,7 @@ class Linear(Module):
         super().__init__(cfg, **kwargs)
         self.param("weight", (cfg.in_dim, cfg.out_dim), axes=cfg.axes)
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         return x @ self.weight
 
 
@@ -55,7 +56,7 @@ class FeedForward(Module, abc.ABC):
         dim: int = REQUIRED
 
     @abc.abstractmethod
-    def forward(self, x: Array) -> Array: ...
+    def forward(self, x: Array, context: Context | None = None) -> Array: ...
 
 
 class DenseFeedForward(FeedForward):
@@ -72,7 +73,7 @@ class DenseFeedForward(FeedForward):
         self.up = self.child("up", cfg.up.set(in_dim=cfg.dim, out_dim=cfg.hidden_dim))
         self.down = self.child("down", cfg.down.set(in_dim=cfg.hidden_dim, out_dim=cfg.dim))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         hidden = self.tag("hidden", jax.nn.silu(self.up(x)))
         rate = self.cfg.dropout
         if rate and self.training:
@@ -91,7 +92,7 @@ class NoisyFeedForward(FeedForward):
         super().__init__(cfg, **kwargs)
         self.inner = self.child("inner", cfg.inner.set(dim=cfg.dim))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         y = self.inner(x)
         self.summary("size", jnp.sqrt(jnp.mean(jnp.square(y))))
         self.add_loss("shrink", jnp.mean(jnp.square(y)))
@@ -105,7 +106,6 @@ class Attention(Module):
         dim: int = REQUIRED
         num_heads: int = 2
         window: int | None = None
-        capacity: int = 16  # Positions the cache has room for.
         query: Linear.Config = Linear.Config(axes=("embed", "heads"))
         key: Linear.Config = Linear.Config(axes=("embed", "heads"))
         value: Linear.Config = Linear.Config(axes=("embed", "heads"))
@@ -117,9 +117,12 @@ class Attention(Module):
         self.key = self.child("key", cfg.key.set(in_dim=cfg.dim, out_dim=cfg.dim))
         self.value = self.child("value", cfg.value.set(in_dim=cfg.dim, out_dim=cfg.dim))
         self.out = self.child("out", cfg.out.set(in_dim=cfg.dim, out_dim=cfg.dim))
-        self.state_var("cache")
+        room = ("batch", "capacity", cfg.num_heads, cfg.dim // cfg.num_heads)
+        for name in ("keys", "values"):
+            self.state(name, room, axes=("batch", None, "heads", None))
+        self.state("length", (), axes=(), dtype=jnp.int32)
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         q, k, v = (split_heads(proj(x), self.cfg.num_heads) for proj in (self.query, self.key, self.value))
         q, k, v = self.tag("qkv", (q, k, v))
         start = jnp.zeros((), jnp.int32)
@@ -128,14 +131,11 @@ class Attention(Module):
         return self.out(attend(q, k, v, start, self.cfg.window))
 
     def _extend(self, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        room = (k.shape[0], self.cfg.capacity, *k.shape[2:])
-        empty = {"length": jnp.zeros((), jnp.int32), "k": jnp.zeros(room, k.dtype), "v": jnp.zeros(room, v.dtype)}
-        cache = self.cache if self.has_state("cache") else empty
-        start, end = cache["length"], cache["length"] + k.shape[1]
-        k = jax.lax.dynamic_update_slice_in_dim(cache["k"], k, start, axis=1)
-        v = jax.lax.dynamic_update_slice_in_dim(cache["v"], v, start, axis=1)
-        self.update("cache", {"length": end, "k": k, "v": v})
-        return start, k, v
+        start = self.length
+        self.update("length", start + k.shape[1])
+        self.update("keys", jax.lax.dynamic_update_slice_in_dim(self.keys, k, start, axis=1))
+        self.update("values", jax.lax.dynamic_update_slice_in_dim(self.values, v, start, axis=1))
+        return start, self.keys, self.values
 
 
 class Block(Module):
@@ -155,7 +155,7 @@ class Block(Module):
         self.norm2 = self.child("norm2", cfg.norm2.set(dim=cfg.dim))
         self.ffn = self.child("ffn", cfg.ffn.set(dim=cfg.dim))
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Array, context: Context | None = None) -> Array:
         x = x + self.attention(self.norm1(x))
         return x + self.ffn(self.norm2(x))
 

@@ -97,9 +97,7 @@ def test_what_a_small_model_writes_is_most_likely_by_the_whole_sequence_with_its
 
 
 def _unrolled(cfg):
-    for stack in (Repeat.Config, Repeat.Config):
-        cfg = modify(stack, lambda old: old.set(loop="unroll"), missing="ok")(cfg)
-    return cfg
+    return modify(Repeat.Config, lambda old: old.set(loop="unroll"))(cfg)
 
 
 def test_biases_and_norms_are_not_matrices():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED
+from dovetail.module import ModuleError
 from dovetail.ops import EMPTY, AttentionKernel, BlockwiseAttention, SameSegment, Tokens, Written
 
 from ._context import Context
@@ -80,6 +81,11 @@ class CrossAttention(Mixer):
         tokens = context.given.get("memory_tokens") or Tokens(jnp.arange(memory.shape[1], dtype=jnp.int32)[None])
         k, v = self.tag("kv", (self.key(memory), self.value(memory)))
         if self.stateful:
+            if (length := memory.shape[1]) > (room := self.kept_index.shape[1]):
+                raise ModuleError(
+                    f"{self!r}: a memory of {length} positions, and room for {room}. "
+                    "Use a larger size 'memory' in state_specs."
+                )
             segment = jnp.ones_like(tokens.index) if tokens.segment is None else tokens.segment
             found = {"keys": k, "values": v, "index": tokens.index, "segment": segment}
             for name, value in found.items():

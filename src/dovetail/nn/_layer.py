@@ -44,7 +44,7 @@ class Repeat(Layer):
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        pattern = cfg.layer if isinstance(cfg.layer, tuple) else (cfg.layer,)
+        pattern, name = _pattern(cfg.layer)
         if not 1 <= len(pattern) <= cfg.num_layers:
             raise ConfigError(
                 f"{self!r}: num_layers is {cfg.num_layers}, for {len(pattern)} layers in turn.\n"
@@ -53,8 +53,7 @@ class Repeat(Layer):
         self._count, left = divmod(cfg.num_layers, len(pattern))
 
         def child(i: int, stack: int) -> Layer:
-            name = f"layer[{i}]" if isinstance(cfg.layer, tuple) else "layer"
-            return self.child(name, pattern[i % len(pattern)].set(dim=cfg.dim), stack=stack)
+            return self.child(name.format(i), pattern[i % len(pattern)].set(dim=cfg.dim), stack=stack)
 
         self.layers = [child(i, self._count) for i in range(len(pattern))]
         self.last = [child(len(pattern) + i, 0) for i in range(left)]
@@ -64,6 +63,11 @@ class Repeat(Layer):
         for layer in self.last:
             x = layer(x, context.later(self.published))
         return x
+
+
+def _pattern(layer: Layer.Config | tuple[Layer.Config, ...]) -> tuple[tuple[Layer.Config, ...], str]:
+    """Returns the layers in turn, and how they are called."""
+    return (layer, "layer[{}]") if isinstance(layer, tuple) else ((layer,), "layer")
 
 
 class Sequence(Layer):

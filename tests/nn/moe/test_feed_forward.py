@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.aot import count_flops
 from dovetail.config import config_for, modify
-from dovetail.module import Repeat, abstract, call, specs
+from dovetail.module import abstract, call, specs
 from dovetail.nn import (
     Capacity,
     DenseGroupedLinear,
@@ -23,7 +23,8 @@ from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, RaggedDot, clamped
 from support import reference
 from support.compare import assert_same
 from support.experts import mixture
-from support.models import random_params
+from support.loops import Repeat
+from support.models import random_params, random_values
 from support.numeric import BFLOAT16, assert_close, check, float64, normal
 
 FIELDS: dict[str, Any] = {"dim": 4, "hidden_dim": 6, "num_experts": 4}
@@ -66,7 +67,7 @@ CASES = {
 def test_a_mixture_is_a_loop_over_tokens(case):
     cfg, fields = CASES[case]
     model = cfg.build()
-    check(lambda p, x: call(model, p, x)[0], lambda p, x: mixture(p, x, **fields), random_params(model), X)
+    check(lambda p, x: call(model, p, x)[0], lambda p, x: mixture(p, x, **fields), random_values(model), X)
 
 
 def test_a_weighted_feed_forward_counts_as_much_as_its_sigmoid_says():
@@ -95,10 +96,10 @@ def test_one_expert_is_a_dense_layer():
     assert_same(call(model, alone, X)[0], call(dense, params, X)[0])
 
 
-def test_a_scan_is_a_loop_also_in_losses_summaries_and_the_gradient_of_the_bias():
+def test_a_scan_is_a_loop_also_in_losses_summaries_and_what_moves_the_bias():
     cfg = CASES["DeepSeek-V3, shared"][0]
     models = [Repeat.Config(layer=cfg, num_repeats=2, loop=loop).build() for loop in ("scan", "unroll")]
-    params = random_params(models[0])
+    params = random_values(models[0])
 
     def outcome(model):
         def loss(params, x):
@@ -109,7 +110,9 @@ def test_a_scan_is_a_loop_also_in_losses_summaries_and_the_gradient_of_the_bias(
 
     scanned, looped = map(outcome, models)
     assert_same(scanned, looped)
-    assert np.any(scanned[1]["layer"]["router"]["selection_bias"])
+    assert not np.any(scanned[1]["layer"]["router"]["selection_bias"])
+    load = scanned[0][1].updates["layer.router.selection_bias"]
+    np.testing.assert_allclose(np.mean(load, axis=1), [1, 1], rtol=1e-6, err_msg="each layer has its own load")
     assert scanned[0][1].losses["layer[:].router.balance"].shape == (2,)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dovetail.module import ParamSpec, Remat, Repeat, call, specs
+from dovetail.module import ParamSpec, Remat, call, merged, run_specs, specs
 from dovetail.nn import Capacity, GatedFeedForward, LoRAGroupedLinear, MoEFeedForward, TopKRouter
 from dovetail.parallel import layout_of, parse_mesh
 from support.experts import route
-from support.models import random_params
+from support.loops import Repeat
+from support.models import random_values
 from support.numeric import FLOAT32, assert_close, float64, normal
 
 BATCH, TIME, DIM, EXPERTS = 8, 6, 4, 8
@@ -41,17 +42,17 @@ def outcome(kind, layout):
     def loss(params, x):
         y, collected = call(model, params, x, layout=layout)
         losses = sum(map(jnp.sum, collected.losses.values()))
-        return jnp.sum(y * COTANGENT) + losses, (y, collected.losses, collected.summaries)
+        return jnp.sum(y * COTANGENT) + losses, (y, collected.losses, collected.summaries, collected.updates)
 
     return jax.value_and_grad(loss, (0, 1), has_aux=True)
 
 
 @functools.cache
 def setup(kind):
-    """Returns the specs and values of the parameters, and what one device makes of them."""
+    """Returns specs and values of parameters and state of the run, and what one device makes of them."""
     model = KINDS[kind].build()
-    params = random_params(model)
-    return specs(model), params, jax.jit(outcome(kind, None))(params, X)
+    params = random_values(model)
+    return merged(specs(model), run_specs(model)), params, jax.jit(outcome(kind, None))(params, X)
 
 
 @functools.cache
@@ -81,9 +82,11 @@ CASES = [*(("dropless", mesh) for mesh in MESHES), ("capacity", "data=2,expert=4
 
 @pytest.mark.parametrize("kind, mesh", CASES)
 def test_output_losses_loads_and_gradients_are_those_of_one_device(kind, mesh):
-    (loss, (y, losses, summaries)), gradients = result(kind, mesh)
-    (want_loss, (want_y, want_losses, want_summaries)), want_gradients = setup(kind)[2]
+    (loss, (y, losses, summaries, updates)), gradients = result(kind, mesh)
+    (want_loss, (want_y, want_losses, want_summaries, want_updates)), want_gradients = setup(kind)[2]
     assert_close((loss, y, losses, gradients), (want_loss, want_y, want_losses, want_gradients), FLOAT32)
+    assert_close(updates, want_updates, FLOAT32)
+    assert updates, "what moves the bias of the router"
     assert_close({name: summaries[name] for name in want_summaries}, want_summaries, FLOAT32)
 
 
@@ -103,7 +106,7 @@ def test_rounds_and_bytes_are_what_the_routing_says(text):
     there_and_back = 2 * DIM * 4
     want = {"rounds": rounds, "sent_bytes": sent * there_and_back}
     want["padded_bytes"] = rounds * (count - 1) * room * there_and_back
-    (_, (_, _, summaries)), _ = result("dropless", text)
+    (_, (_, _, summaries, _)), _ = result("dropless", text)
     assert_close({name: summaries[f"dispatch.{name}"] for name in want}, want, FLOAT32)
     assert rounds > 1, "one round would not test much"
 

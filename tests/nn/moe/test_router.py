@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import call, specs
+from dovetail.module import call, merged, next_run_state, specs
 from dovetail.nn import TopKRouter
 from support.experts import route, scored
-from support.models import random_params
+from support.models import random_values
 from support.numeric import FLOAT32, assert_close, check, float64, normal
 
 FIELDS = {"dim": 5, "num_experts": 8}
@@ -35,7 +35,7 @@ KINDS = {
 
 def build(**fields):
     model = TopKRouter.Config(**FIELDS, **fields).build()
-    return model, random_params(model)
+    return model, random_values(model)
 
 
 def defined(fields):
@@ -135,40 +135,39 @@ def test_summaries_tell_the_load():
 
 
 def test_the_bias_of_busy_experts_falls_and_that_of_idle_ones_rises():
-    model, params = build(score="sigmoid", selection_rate=0.01, balance_loss=0.0)
+    model, values = build(score="sigmoid", selection_rate=0.01, balance_loss=0.0)
 
-    def loss(params):
-        (_, experts), collected = call(model, params, X)
-        return collected.losses["balance"], experts
+    def loss(values):
+        routing, collected = call(model, values, X)
+        return jnp.sum(jnp.square(routing.weights)), (routing.experts, collected)
 
-    (value, experts), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    assert value == 0
-    assert not np.any(grads["weight"]), "the router learns nothing from it"
-    spec = specs(model)["selection_bias"]
-    assert spec.rule is not None
-    moved = spec.rule(params["selection_bias"], grads["selection_bias"]) - params["selection_bias"]
+    grads, (experts, collected) = jax.grad(loss, has_aux=True)(values)
+    assert not np.any(grads["selection_bias"]), "no gradient reaches it"
+    assert not collected.losses
+    before = {"selection_bias": values["selection_bias"]}
+    after = next_run_state(model, before, collected.updates)
+    moved = after["selection_bias"] - before["selection_bias"]
     np.testing.assert_allclose(moved, 0.01 * np.sign(1 / 8 - share(experts)), rtol=1e-4)
 
 
+def test_the_bias_is_no_parameter():
+    model, _ = build(selection_rate=0.01)
+    assert list(specs(model)) == ["weight"]
+
+
 def test_repeated_steps_of_the_bias_balance_the_load():
-    model, params = build(score="sigmoid", selection_rate=0.005, balance_loss=0.0)
-    rule = specs(model)["selection_bias"].rule
+    model, values = build(score="sigmoid", selection_rate=0.005, balance_loss=0.0)
     x = normal(2, (256, 5), size=2.0)
 
-    def loss(params):
-        collected = call(model, params, x)[1]
-        return collected.losses["balance"], collected
-
     @jax.jit
-    def step(params):
-        grads, collected = jax.grad(loss, has_aux=True)(params)
-        return {**params, "selection_bias": rule(params["selection_bias"], grads["selection_bias"])}, collected
+    def step(run_state):
+        collected = call(model, merged({"weight": values["weight"]}, run_state), x)[1]
+        return next_run_state(model, run_state, collected.updates), collected
 
-    params["selection_bias"] = jnp.zeros(8)
-    params, before = step(params)
+    run_state, before = step({"selection_bias": jnp.zeros(8)})
     after = before
     for _ in range(150):
-        params, after = step(params)
+        run_state, after = step(run_state)
     assert before.summaries["load_max"] > 1.5
     assert after.summaries["load_max"] < 1.15
     assert after.summaries["load_min"] > 0.85

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated DeltaNet is its definition, one token after the other; chunks, packing and padding change nothing."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +9,8 @@ import pytest
 from dovetail.config import ConfigError
 from dovetail.module import call
 from dovetail.nn import GatedDeltaNet
-from dovetail.ops import Causal, SameSegment, Tokens
-from support.models import random_params
+from dovetail.ops import Causal, SameSegment
+from support.models import context, random_params
 from support.numeric import BFLOAT16, FLOAT32, assert_close, check, normal
 from support.reference import causal_conv, linear, rms_norm, silu
 
@@ -29,7 +27,7 @@ def definition(p, x, segments=SEGMENTS):
     query, key, value = (causal_conv(p[f"{name}_conv"], linear(p[name], x), segments) for name in parts)
     query, key = unit(query) / np.sqrt(3), unit(key)
     strength = 1 / (1 + np.exp(-linear(p["strength"], x)))
-    step = np.log1p(np.exp(linear(p["step"], x) + p["step_bias"]))
+    step = np.log1p(np.exp(linear(p["delta"], x) + p["step_bias"]))
     y = np.zeros(value.shape)
     for b, h in np.ndindex(x.shape[0], 4):
         state = np.zeros((3, 2))
@@ -46,9 +44,8 @@ def definition(p, x, segments=SEGMENTS):
 
 def run(cfg, segments=SEGMENTS, **kwargs):
     model = cfg.build()
-    places = jnp.arange(segments.shape[1])[None]
-    inputs: Any = {"tokens": Tokens(places, jnp.asarray(segments)), "positions": places}
-    return lambda params, x: call(model, params, x, mask=Causal() & SameSegment(), **inputs, **kwargs)[0]
+    told = context(segments.shape[1], segments=jnp.asarray(segments), mask=Causal() & SameSegment())
+    return lambda params, x: call(model, params, x, told, **kwargs)[0]
 
 
 def test_it_is_its_definition_with_documents():

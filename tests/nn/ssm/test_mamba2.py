@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mamba 2 is its definition, one token after the other; chunks, packing and padding change nothing."""
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import ModuleError, call, init
-from dovetail.nn import Mamba2
-from dovetail.ops import Causal, Full, Prefix, SameSegment, SlidingWindow, Tokens
-from support.models import random_params
+from dovetail.module import call, init
+from dovetail.nn import Mamba2, check_masks
+from dovetail.ops import Causal, Full, Prefix, SameSegment, SlidingWindow
+from support.models import context, random_params
 from support.numeric import BFLOAT16, assert_close, check, normal
 from support.reference import causal_conv, linear, rms_norm, silu
 
@@ -22,7 +19,7 @@ SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 3, 3]])
 
 
 def definition(p, x, segments=SEGMENTS):
-    gate, step = linear(p["gate"], x), np.log1p(np.exp(linear(p["step"], x) + p["step_bias"]))
+    gate, step = linear(p["gate"], x), np.log1p(np.exp(linear(p["delta"], x) + p["step_bias"]))
     parts = ("value", "key", "query")
     value, key, query = (causal_conv(p[f"{name}_conv"], linear(p[name], x), segments) for name in parts)
     y = np.zeros(value.shape)
@@ -39,14 +36,10 @@ def definition(p, x, segments=SEGMENTS):
     return linear(p["out"], normed.reshape(*x.shape[:2], 4, 2), num_in=2)
 
 
-def context(segments) -> Any:
-    places = jnp.arange(segments.shape[1])[None]
-    return {"tokens": Tokens(places, jnp.asarray(segments)), "positions": places, "mask": Causal() & SameSegment()}
-
-
 def run(cfg, segments=SEGMENTS, **kwargs):
     model = cfg.build()
-    return lambda params, x: call(model, params, x, **context(segments), **kwargs)[0]
+    told = context(segments.shape[1], segments=jnp.asarray(segments), mask=Causal() & SameSegment())
+    return lambda params, x: call(model, params, x, told, **kwargs)[0]
 
 
 def test_it_is_its_definition_with_documents():
@@ -77,17 +70,16 @@ def test_rates_and_steps_start_where_the_paper_has_them():
     assert 0.005 < np.exp(np.mean(np.log(step))) < 0.02  # The middle, on a logarithmic scale, is 0.01.
 
 
-def test_masks_that_a_state_cannot_obey_are_refused():
-    model = CFG.build(path="mixer")
-    params, x = random_params(model), normal(1, (1, 2, 6))
-    inputs = functools.partial(call, model, params, x, tokens=Tokens(jnp.arange(2)[None]), positions=jnp.zeros((1, 2)))
-    for mask in (Full(), Causal() & SlidingWindow(4), Causal() | Prefix(), SameSegment()):
-        with pytest.raises(ModuleError) as e:
-            inputs(mask=mask)
-        assert str(e.value) == (
-            f"mixer (Mamba2) cannot obey the mask {mask}. Its state holds all of the document up to the token itself:\n"
-            "  it obeys Causal() and Causal() & SameSegment(), and no other mask."
-        )
+@pytest.mark.parametrize("mask", [Full(), Causal() & SlidingWindow(4), Causal() | Prefix(), SameSegment()], ids=str)
+def test_masks_that_a_state_cannot_obey_are_not_supported(mask):
+    assert Mamba2.supports(Causal())
+    assert Mamba2.supports(SameSegment() & Causal())
+    with pytest.raises(ConfigError) as e:
+        check_masks(CFG.build(path="mixer"), mask)
+    assert str(e.value) == (
+        f"mixer (Mamba2) cannot obey the mask {mask}: its state holds all of the document up to the token itself: "
+        "Causal(), or Causal() & SameSegment()."
+    )
 
 
 @pytest.mark.parametrize(

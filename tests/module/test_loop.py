@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeat and Sequence: a scanned stack is the Python loop, in outputs, gradients, state, losses and randomness."""
+"""The loop over layers: a scan is the Python loop, in outputs, gradients, state, losses and randomness."""
 
 import functools
 from typing import Literal
@@ -9,13 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, modify, replace_all
-from dovetail.module import Remat, Repeat, Sequence, call, init, per_layer, specs
+from dovetail.config import modify, replace_all
+from dovetail.module import Remat, call, init, make_state, per_layer, specs, state_specs
 from support.compare import assert_same
+from support.loops import Repeat, Sequence
 from support.models import random_params
 from support.transformer import Attention, Block, Decoder, DenseFeedForward, NoisyFeedForward, decoder, plain_decoder
 
 IDS = jax.random.randint(jax.random.key(7), (2, 6), 0, 32)
+
+
+def started(model):
+    """State for sequences as long as those of the tests."""
+    sizes = {"batch": IDS.shape[0], "capacity": IDS.shape[1]}
+    return make_state(state_specs(model, random_params(model), IDS, sizes=sizes))
 
 
 def loss(model, params, **kwargs):
@@ -27,7 +34,7 @@ def loss(model, params, **kwargs):
 def outcome(cfg, train=False):
     """Outputs, what was collected, and gradients, with random parameters that do not depend on the kind of loop."""
     model = cfg.build()
-    kwargs = {"rng": jax.random.key(1), "train": True, "state": {}} if train else {}
+    kwargs = {"rng": jax.random.key(1), "train": True, "state": started(model)} if train else {}
     run = jax.jit(jax.value_and_grad(lambda p: loss(model, p, **kwargs), has_aux=True))
     (_, aux), grads = run(random_params(model))
     return aux, grads
@@ -138,13 +145,14 @@ def test_decode_state_survives_scan(make):
     for each in (cfg, unrolled(cfg)):
         model = each.build()
         step = jax.jit(lambda ids, state, model=model: call(model, params, ids, state=state))
-        logits, collected = step(IDS[:, :3], {})
+        logits, collected = step(IDS[:, :3], started(model))
         got, state = [logits], collected.state
         for t in range(3, 6):
             logits, collected = step(IDS[:, t : t + 1], state)
             got, state = [*got, logits], collected.state
         assert_same(jnp.concatenate(got, axis=1), want)
         assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {model.cfg.stack.num_repeats}
+        assert set(state) == set(started(model)), "state keeps its paths"
 
 
 def test_a_call_without_state_keeps_none():
@@ -168,12 +176,6 @@ def test_sequence_equals_calling_its_layers_in_turn():
     x = jax.random.normal(jax.random.key(1), (2, 3, 8))
     want = call(block.build(), params["layers[1]"], call(block.build(), params["layers[0]"], x)[0])[0]
     np.testing.assert_array_equal(call(model, params, x)[0], want)
-
-
-def test_repeat_of_nothing_is_refused():
-    with pytest.raises(ConfigError) as e:
-        decoder(num_layers=0).build()
-    assert str(e.value) == "stack (Repeat): num_repeats is 0, expected at least 1."
 
 
 def test_remat_inside_a_stack_changes_nothing(cfg):

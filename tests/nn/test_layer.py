@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks are their layers one after the other: scanned or not, with or without remat and dropout."""
+"""Layers made of layers are these one after the other: scanned or not, with or without remat and dropout."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,24 +10,14 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import Remat, call, init, normal, per_layer, specs
-from dovetail.nn import (
-    Attention,
-    Block,
-    Dropout,
-    GatedFeedForward,
-    MixerBlock,
-    Repeat,
-    Sequence,
-    pattern_of,
-)
-from dovetail.ops import Causal, Tokens
+from dovetail.nn import Attention, Block, Dropout, GatedFeedForward, Layer, Repeat, Sequence, pattern_of
 from support import numeric, reference
 from support.compare import assert_same
-from support.models import Previous, random_params
+from support.models import Previous, context, mixer_only, random_params
 from support.numeric import check
 
 X = numeric.normal(1, (2, 4, 8))
-INPUTS: dict[str, Any] = {"tokens": Tokens(jnp.arange(4)[None]), "positions": jnp.arange(4)[None], "mask": Causal()}
+CONTEXT = context(4)
 LAYER = Block.Config(mixer=Attention.Config(num_heads=2), ffn=GatedFeedForward.Config(hidden_dim=12))
 STACK = Repeat.Config(dim=8, layer=LAYER, num_layers=2)
 KEY = jax.random.key(0, impl="unsafe_rbg")  # Other draws, but much less to compile.
@@ -37,7 +26,7 @@ DROPS = STACK.set(layer=LAYER.set(mixer=Previous.Config(), dropout=Dropout.Confi
 
 def run(cfg, **kwargs):
     model = cfg.build()
-    return lambda params, x: call(model, params, x, **INPUTS, **kwargs)[0]
+    return lambda params, x: call(model, params, x, CONTEXT, **kwargs)[0]
 
 
 def test_a_stack_is_its_blocks_in_turn():
@@ -55,10 +44,10 @@ def test_loop_and_remat_change_neither_values_nor_gradients_nor_draws():
     assert_same(outcome(DROPS.set(loop="unroll").set_in("layer.remat", Remat(save=("ffn.hidden",)))), outcome(DROPS))
 
 
-class Drops(Block):
-    """A block that only drops, with a parameter to look at."""
+class Drops(Layer):
+    """A layer that only drops, with a parameter to look at."""
 
-    class Config(Block.Config):
+    class Config(Layer.Config):
         dropout: Dropout.Config = Dropout.Config(rate=0.3)
 
     def __init__(self, cfg: Config, **kwargs):
@@ -66,7 +55,7 @@ class Drops(Block):
         self.dropout = self.child("dropout", cfg.dropout)
         self.param("extra", (cfg.dim,), axes=("embed",), init=normal(1.0))
 
-    def forward(self, x, *, tokens, positions, mask):
+    def forward(self, x, context):
         return self.dropout(x)
 
 
@@ -90,21 +79,24 @@ def test_each_layer_starts_on_its_own_and_as_it_would_in_a_larger_stack():
 def test_no_layers_are_refused():
     with pytest.raises(ConfigError) as e:
         STACK.set(num_layers=0).build(path="stack")
-    assert str(e.value) == "stack (Repeat): num_layers is 0, expected at least 1."
+    assert str(e.value) == (
+        "stack (Repeat): num_layers is 0, for 1 layers in turn.\n"
+        "  Expected at least one layer, and a number of at least as many."
+    )
 
 
-# Patterns, and stacks of stacks.
+# Patterns, and sequences.
 
-DIFFERENT = (LAYER.set(mixer=Previous.Config()), MixerBlock.Config(mixer=Previous.Config()))
-PATTERN = Repeat.Config(dim=8, pattern=DIFFERENT, num_layers=5)
+DIFFERENT = (LAYER.set(mixer=Previous.Config()), mixer_only(Previous.Config()))
+PATTERN = Repeat.Config(dim=8, layer=DIFFERENT, num_layers=5)
 
 
 def layer_params(params, i, period=2, num_layers=5):
     """Finds the parameters of layer `i`, by the words of the docstring of `Repeat`."""
     whole = num_layers - num_layers % period
     if i >= whole:
-        return params[f"pattern[{period + i - whole}]"]
-    return jax.tree.map(lambda leaf: leaf[i // period], params[f"pattern[{i % period}]"])
+        return params[f"layer[{period + i - whole}]"]
+    return jax.tree.map(lambda leaf: leaf[i // period], params[f"layer[{i % period}]"])
 
 
 def test_a_pattern_is_its_layers_in_turn_with_what_is_left_over_at_the_end():
@@ -113,9 +105,9 @@ def test_a_pattern_is_its_layers_in_turn_with_what_is_left_over_at_the_end():
     for i in range(5):
         x = run(DIFFERENT[i % 2].set(dim=8))(layer_params(params, i), x)
     assert_same(jax.jit(run(PATTERN))(params, X), x)
-    assert set(params) == {"pattern[0]", "pattern[1]", "pattern[2]"}
-    assert params["pattern[1]"]["norm"]["scale"].shape == (2, 8)
-    assert params["pattern[2]"]["ffn"]["up"]["weight"].shape == (8, 12)
+    assert set(params) == {"layer[0]", "layer[1]", "layer[2]"}
+    assert params["layer[1]"]["mixer_norm"]["scale"].shape == (2, 8)
+    assert params["layer[2]"]["ffn"]["up"]["weight"].shape == (8, 12)
 
 
 def test_a_pattern_in_a_loop_is_the_same_in_a_scan_with_dropout_and_gradients():
@@ -125,52 +117,52 @@ def test_a_pattern_in_a_loop_is_the_same_in_a_scan_with_dropout_and_gradients():
         forward = run(cfg, train=True, rng=KEY)
         return jax.jit(jax.value_and_grad(lambda p: jnp.mean(jnp.square(forward(p, X)))))(params)
 
-    cfg = PATTERN.set(pattern=dropping)
+    cfg = PATTERN.set(layer=dropping)
     params = random_params(cfg.build())
     assert_same(outcome(cfg.set(loop="unroll")), outcome(cfg))
 
 
-class Reports(Block):
+class Reports(Layer):
     """Reports the mean of what goes in, and adds 1."""
 
-    def forward(self, x, *, tokens, positions, mask):
+    def forward(self, x, context):
         self.summary("mean", jnp.mean(x))
         return x + 1.0
 
 
 def test_reports_from_a_pattern_carry_the_place_in_the_pattern_and_the_round():
-    cfg = Repeat.Config(dim=8, pattern=(Reports.Config(), Reports.Config()), num_layers=5)
+    cfg = Repeat.Config(dim=8, layer=(Reports.Config(), Reports.Config()), num_layers=5)
     model = cfg.build()
-    params = {f"pattern[{i}]": {} for i in range(3)}
-    _, collected = call(model, params, jnp.zeros((1, 1, 8)), **INPUTS)
+    params = {f"layer[{i}]": {} for i in range(3)}
+    _, collected = call(model, params, jnp.zeros((1, 1, 8)), CONTEXT)
     found = per_layer(collected.summaries)
-    rounds = {f"pattern[{i}][{j}].mean": 2 * j + i for i in range(2) for j in range(2)}
-    assert found == {**rounds, "pattern[2].mean": 4}
+    rounds = {f"layer[{i}][{j}].mean": 2 * j + i for i in range(2) for j in range(2)}
+    assert found == {**rounds, "layer[2].mean": 4}
 
 
-def test_a_pattern_of_one_is_a_repeated_block():
+def test_a_pattern_of_one_is_a_repeated_layer():
     cfg = Repeat.Config(dim=8, layer=DIFFERENT[0], num_layers=2)
     params = random_params(cfg.build())
-    pattern = Repeat.Config(dim=8, pattern=(DIFFERENT[0],), num_layers=2)
-    got = jax.jit(run(pattern))({"pattern[0]": params["layer"]}, X)
+    pattern = Repeat.Config(dim=8, layer=(DIFFERENT[0],), num_layers=2)
+    got = jax.jit(run(pattern))({"layer[0]": params["layer"]}, X)
     np.testing.assert_array_equal(got, jax.jit(run(cfg))(params, X))
 
 
-def test_a_sequence_is_its_stacks_in_turn():
+def test_a_sequence_is_its_layers_in_turn():
     first = Repeat.Config(layer=DIFFERENT[1], num_layers=2)
-    cfg = Sequence.Config(dim=8, stacks=(first, PATTERN.set(dim=8)))
+    cfg = Sequence.Config(dim=8, layers=(first, PATTERN.set(dim=8)))
     params = random_params(cfg.build())
-    want = run(PATTERN)(params["stacks[1]"], run(first.set(dim=8))(params["stacks[0]"], X))
+    want = run(PATTERN)(params["layers[1]"], run(first.set(dim=8))(params["layers[0]"], X))
     assert_same(jax.jit(run(cfg))(params, X), want)
 
 
 @pytest.mark.parametrize("pattern, num_layers", [((), 2), (DIFFERENT, 1)])
 def test_fewer_layers_than_the_pattern_and_empty_patterns_are_refused(pattern, num_layers):
     with pytest.raises(ConfigError) as e:
-        Repeat.Config(dim=8, pattern=pattern, num_layers=num_layers).build(path="stack")
+        Repeat.Config(dim=8, layer=pattern, num_layers=num_layers).build(path="stack")
     assert str(e.value) == (
-        f"stack (Repeat): a pattern of {len(pattern)} blocks for {num_layers} layers.\n"
-        "  Expected at least one block, and at least as many layers as blocks."
+        f"stack (Repeat): num_layers is {num_layers}, for {len(pattern)} layers in turn.\n"
+        "  Expected at least one layer, and a number of at least as many."
     )
 
 
