@@ -48,7 +48,10 @@ class DPO(Objective):
         margin = self.cfg.beta * (gain[:, 0] - gain[:, 1])
         counts = jnp.any(batch["weights"] > 0, axis=(1, 2)).astype(jnp.float32)
         total = jnp.sum(counts)
-        metrics = {"accuracy": (jnp.sum(counts * (margin > 0)), total), "margin": (jnp.sum(counts * margin), total)}
+        metrics = {
+            "accuracy": (jnp.sum(jnp.where(margin > 0, counts, 0)), total),
+            "margin": (jnp.sum(counts * margin), total),
+        }
         return Loss(-jnp.sum(counts * jax.nn.log_sigmoid(margin)), total, metrics)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from dovetail.config import ConfigError
 from dovetail.module import Axes, Collected, Key, Layers, folded
 
 if TYPE_CHECKING:
@@ -108,11 +109,24 @@ def in_stages(
     pipelining, marked = layout.pipelining, _marked.get()
     if pipelining is None or count % (pipelining.stages * pipelining.rounds):
         return None
+    _check_floats(path, x)
     loop = _Loop(layers, count, x, each, inputs, key)
     if marked is not None:
+        found = _marked_loop(loop, layout, pipelining.stages)
         marked.append((path, layout))
-        return _marked_loop(loop, layout, pipelining.stages)
+        return found
     return None if _rows(x) % pipelining.microbatches else _pipelined(loop, layout, pipelining)
+
+
+def _check_floats(path: str, x: Any) -> None:
+    """Raises if something that goes from stage to stage can have no gradient, which comes back the same way."""
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(x):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ConfigError(
+                f"{path}: what goes from stage to stage of a pipeline must be of a floating-point type; found "
+                f"{leaf.dtype}{list(leaf.shape)}, {jax.tree_util.keystr(keys)}.\n"
+                "  What layers publish goes along: let them publish floats, or use a mesh without pipeline."
+            )
 
 
 def _marked_loop(loop: _Loop, layout: "MeshLayout", stages: int) -> tuple[Any, Collected]:
