@@ -63,6 +63,7 @@ class Loop(Module):
 
     def carried(self, x):
         step = self.lift(self.cell.forward)
+
         def body(carry, _):
             x, collected = step(step.params, carry[1], None, carry[0])
             return (x, collected.state), None
