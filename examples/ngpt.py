@@ -9,55 +9,23 @@ Reference: Loshchilov et al., nGPT: Normalized Transformer with Representation L
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import REQUIRED, chain, config_for, modify, replace_all
+from dovetail.config import config_for, modify, replace_all
 from dovetail.module import constant
-from dovetail.nn import (
-    Add,
-    Attention,
-    Block,
-    Connection,
-    Context,
-    DenseLinear,
-    GatedFeedForward,
-    Linear,
-    Norm,
-)
+from dovetail.nn import Add, Attention, Block, Connection, Context, DenseLinear, GatedFeedForward, Linear, Norm
+from dovetail.ops import rms_norm
 from dovetail.optim import Group, is_matrix, unit_norm
 from dovetail.zoo import recipe
 
 
-def _unit(x: Array) -> Array:
-    wide = x.astype(jnp.float32)
-    return (wide * jax.lax.rsqrt(jnp.sum(jnp.square(wide), axis=-1, keepdims=True) + 1e-12)).astype(x.dtype)
-
-
-class Sphere(Connection):
-    """The stream moves from `h` towards the normed `y`, by a learned share of the way, and stays on the sphere."""
-
-    class Config(Connection.Config):
-        rate: float = 0.05  # The share at the start.
-
-    def __init__(self, cfg: Config, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.param("alpha", (cfg.dim,), axes=("embed",), init=constant(cfg.dim**-0.5))
-
-    def read(self, h: Array, context: Context) -> Array:
-        return _unit(h)
-
-    def write(self, h: Array, y: Array, context: Context) -> Array:
-        h, share = _unit(h), jnp.abs(self.alpha * (self.cfg.rate * math.sqrt(self.cfg.dim)))
-        return _unit(h + share * (_unit(y) - h))
-
-
 class UnitNorm(Norm):
-    """Length 1, times a learned scale where there is one: of queries and keys."""
+    """Length `dim ** power`, times a learned scale of each dimension where there is one: of queries and keys."""
 
     class Config(Norm.Config):
-        scale: bool = True
+        scale: bool = False
+        power: float = 0.0  # 1/4 for queries and keys, so that scores are up to dim ** 1/2.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -65,7 +33,28 @@ class UnitNorm(Norm):
             self.param("scale", (cfg.dim,), axes=(cfg.axis,), init=constant(cfg.dim**-0.5))
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
-        return _unit(x) * (self.scale * math.sqrt(self.cfg.dim)) if self.cfg.scale else _unit(x)
+        x = rms_norm(x, None, eps=1e-12) * self.cfg.dim ** (self.cfg.power - 0.5)
+        return x * (self.scale * math.sqrt(self.cfg.dim)) if self.cfg.scale else x
+
+
+class Sphere(Connection):
+    """The stream moves from `h` towards the normed `y`, by a learned share of the way, and stays on the sphere."""
+
+    class Config(Connection.Config):
+        rate: float = 0.05  # The share at the start.
+        norm: UnitNorm.Config = UnitNorm.Config()
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.norm = self.child("norm", cfg.norm.set(dim=cfg.dim))
+        self.param("alpha", (cfg.dim,), axes=("embed",), init=constant(cfg.dim**-0.5))
+
+    def read(self, h: Array, context: Context) -> Array:
+        return self.norm(h)
+
+    def write(self, h: Array, y: Array, context: Context) -> Array:
+        h, share = self.norm(h), jnp.abs(self.alpha * (self.cfg.rate * math.sqrt(self.cfg.dim)))
+        return self.norm(h + share * (self.norm(y) - h))
 
 
 class ScaledLinear(Linear):
@@ -73,49 +62,31 @@ class ScaledLinear(Linear):
 
     class Config(Linear.Config):
         inner: Linear.Config = DenseLinear.Config()
-        factor: float = 1.0  # The scale at the start.
-        size: float = REQUIRED  # Of the stored scale, by which its rate of learning follows.
+        power: float = 0.0  # The scale at the start is in_dim ** power.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
+        dim = math.prod(cfg.in_shape)
+        self._factor = dim ** (cfg.power + 0.5)  # What is stored starts as dim ** -0.5, by which its rate follows.
         ends = {"in_shape": cfg.in_shape, "in_axes": cfg.in_axes, "out_shape": cfg.out_shape, "out_axes": cfg.out_axes}
         self.inner = self.child("inner", cfg.inner.set(**ends))
-        self.param("scale", cfg.out_shape, axes=cfg.out_axes, init=constant(cfg.size), in_dims=(), out_dims=())
+        self.param("scale", cfg.out_shape, axes=cfg.out_axes, init=constant(dim**-0.5), in_dims=(), out_dims=())
 
     def forward(self, x: Array) -> Array:
-        return self.inner(x) * (self.scale * (self.cfg.factor / self.cfg.size))
+        return self.inner(x) * (self.scale * self._factor)
 
     def matrix(self) -> Array:
-        return self.inner.matrix() * (self.scale * (self.cfg.factor / self.cfg.size))
+        return self.inner.matrix() * (self.scale * self._factor)
 
 
 def with_ngpt(cfg):
-    """Returns a run as nGPT: no norms, no weight decay, no warm-up, and matrices that stay on the sphere."""
-    dim = cfg.model.dim
-    size = dim**-0.5
-    gate = ScaledLinear.Config(factor=math.sqrt(dim), size=size)
-    norms = {"mixer_norm": None, "ffn_norm": None, "mixer_out_norm": None, "ffn_out_norm": None}
-
-    def attention(old: Attention.Config) -> Attention.Config:
-        width = old.head_dim or dim // old.num_heads
-        return old.set(query_norm=UnitNorm.Config(), key_norm=UnitNorm.Config(), scale=math.sqrt(width))
-
-    return chain(
-        modify(Block.Config, lambda block: block.set(**norms)),
-        replace_all(Add.Config, Sphere.Config()),
-        modify(Attention.Config, attention),
-        modify(
-            GatedFeedForward.Config,
-            lambda old: old.set(gate=gate.set(inner=old.gate), up=gate.set(factor=1.0, inner=old.up)),
-            missing="ok",
-        ),
-        lambda cfg: cfg.set_in("model.norm", UnitNorm.Config(scale=False)),
-        lambda cfg: cfg.set_in("model.head", ScaledLinear.Config(size=size)),
-        lambda cfg: cfg.set_in("model.embedding_scale", 1.0),
-        lambda cfg: cfg.set_in("learner.weight_decay", None),
-        lambda cfg: cfg.set_in("learner.schedule.warmup_steps", 0),
-        lambda cfg: cfg.set_in("learner.groups", (Group(select=is_matrix, project=config_for(unit_norm)),)),
-    )(cfg)
+    qk_norm, scaled = UnitNorm.Config(power=0.25, scale=True), ScaledLinear.Config()
+    cfg = modify(Block.Config, lambda old: old.set(mixer_norm=None, ffn_norm=None))(cfg)
+    cfg = modify(Attention.Config, lambda old: old.set(query_norm=qk_norm, key_norm=qk_norm, scale=1.0))(cfg)
+    cfg = modify(GatedFeedForward.Config, lambda old: old.set(gate=scaled.set(power=0.5), up=scaled), missing="ok")(cfg)
+    model = replace_all(Add.Config, Sphere.Config())(cfg.model).set(norm=UnitNorm.Config(), head=scaled)
+    matrices = Group(select=is_matrix, decay=0.0, project=config_for(unit_norm))
+    return cfg.set(model=model).set_in("learner.groups", (matrices,))
 
 
 def run():

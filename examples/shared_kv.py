@@ -33,14 +33,11 @@ class TakesKV(AttentionVariant):
 def with_shared_kv(cfg: Repeat.Config) -> Repeat.Config:
     """Returns the layers of a stack twice over, the second time with the keys and values of the first."""
     pattern = cfg.layer if isinstance(cfg.layer, tuple) else (cfg.layer,)
-    gives = modify(Attention.Config, lambda a: a.set(variant=GivesKV.Config()))
-    takes = modify(Attention.Config, lambda a: a.set(variant=TakesKV.Config(), key=None, value=None, key_norm=None))
-    changed = [change(layer) if is_attention(layer) else layer for change in (gives, takes) for layer in pattern]
-    return cfg.set(layer=tuple(changed), num_layers=max(cfg.num_layers, len(changed)))
-
-
-def is_attention(layer) -> bool:
-    return isinstance(layer.mixer, Attention.Config)
+    taken = {"variant": TakesKV.Config(), "key": None, "value": None, "key_norm": None}
+    gives = modify(Attention.Config, lambda old: old.set(variant=GivesKV.Config()), missing="ok")
+    takes = modify(Attention.Config, lambda old: old.set(**taken), missing="ok")
+    layers = tuple(change(layer) for change in (gives, takes) for layer in pattern)
+    return cfg.set(layer=layers, num_layers=max(cfg.num_layers, len(layers)))
 
 
 def run():

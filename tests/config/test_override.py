@@ -4,7 +4,7 @@
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, ClassVar, Literal, NewType
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.config import ConfigBase, ConfigError, config_for, override
+from dovetail.config import ConfigBase, ConfigError, config_for, from_json, override, to_json
 from support.configs import Dense, FeedForward, Kind, Level, Model, Norm, Record, cube, power, square
 
 Name = NewType("Name", str)
@@ -129,6 +129,36 @@ def test_input_is_unchanged():
 )
 def test_entries_of_a_dict_can_be_changed_and_added(assignment, cfg):
     assert override(Field(d={"a": 1, "b": 2}), [assignment]) == cfg
+
+
+class Renamed(ConfigBase):
+    """A field that had another name."""
+
+    new: int = 0
+    renamed: ClassVar[Mapping[str, str]] = {"old": "new, of course"}
+
+
+def test_a_config_can_be_added_to_a_dict_of_them():
+    class Parts(ConfigBase):
+        parts: Mapping[str, FeedForward.Config] = {}
+
+    made = override(Parts(), ["parts.first=Dense", "parts.first.hidden=3", "parts.first=Dense"])
+    assert made == Parts(parts={"first": Dense.Config(hidden=3)})
+
+
+def test_a_field_that_was_renamed_says_what_it_is_now():
+    said = "no field 'old'. It is now new, of course."
+    for act in (
+        lambda: override(Renamed(), ["old=1"]),
+        lambda: Renamed().set(old=1),
+        lambda: Renamed().get_in("old"),
+        lambda: from_json(to_json(Renamed(new=3)).replace('"new"', '"old"'), allow={__name__}),
+    ):
+        with pytest.raises(ConfigError) as e:
+            act()
+        assert str(e.value).endswith(said)
+    with pytest.raises(AttributeError, match="It is now new, of course"):
+        _ = Renamed().old  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_entries_of_a_dict_are_read_by_their_type():

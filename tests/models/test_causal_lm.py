@@ -71,6 +71,22 @@ def test_the_loss_is_its_definition_with_documents_weights_z_loss_and_chunks():
     check(loss, definition, random_params(model))
 
 
+def test_log_probs_of_targets_are_their_definition_with_documents_weights_and_chunks():
+    model = lm(num_layers=1, loss_chunk=3).build()
+
+    def definition(params):
+        logits = reference.causal_lm(params, np.asarray(IDS), segments=np.asarray(SEGMENTS))
+        exact = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        chosen = np.take_along_axis(exact, np.asarray(TARGETS)[..., None], -1)[..., 0]
+        return np.where(np.asarray(WEIGHTS) == 0, 0, chosen)
+
+    batch = {**BATCH, "segments": SEGMENTS}
+    check(lambda p: call(model, p, batch, method="log_probs")[0], definition, random_params(model))
+    del batch["weights"]
+    every = call(model, random_params(model), batch, method="log_probs")[0]
+    assert (every < 0).all()
+
+
 @pytest.mark.parametrize("cfg", [lm(loss_chunk=4), gpt2().set(loss_chunk=4)], ids=["untied", "tied"])
 def test_no_program_of_the_loss_has_the_logits_of_all_tokens(cfg):
     def logits(cfg):
@@ -78,7 +94,8 @@ def test_no_program_of_the_loss_has_the_logits_of_all_tokens(cfg):
         params = random_params(model)
 
         def loss(params):
-            return call(model, params, BATCH, method="loss")[0].sum
+            chosen = call(model, params, BATCH, method="log_probs")[0]
+            return call(model, params, BATCH, method="loss")[0].sum + jnp.sum(chosen)
 
         made = shapes(jax.make_jaxpr(jax.value_and_grad(loss))(params))
         return {math.prod(shape[:-1]) for shape in made if shape[-1:] == (11,) and shape != (8, 11)}

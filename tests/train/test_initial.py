@@ -13,7 +13,7 @@ from dovetail.train._initial import check_init_from, initial_state
 
 def started(cfg, path, files=None, **fields):
     cfg = cfg.set(init_from=InitFrom(path=path, **fields))
-    return initial_state(Program(cfg), cfg, files or {})
+    return initial_state(Program(cfg), cfg, files)
 
 
 @pytest.mark.parametrize("mesh", [Mesh(), Mesh(data=2, tensor=2)], ids=Mesh.text)
@@ -70,6 +70,7 @@ def test_an_input_with_other_files_does_not_fit(unbroken):
     cfg, _ = unbroken
     with pytest.raises(ConfigError, match=r"files of its input are others \(tokenizer.json\): the same numbers may"):
         started(cfg, cfg.directory, {"tokenizer.json": b"{}"})
+    assert started(cfg, cfg.directory, {})[1] == started(cfg, cfg.directory, None)[1]  # None: nothing is known of them.
 
 
 def test_a_place_without_a_run_is_an_error(unbroken, tmp_path):

@@ -56,7 +56,9 @@ def split_override(assignment: str) -> tuple[str, str]:
 
 def _swapped(new: ConfigBase, cfg: ConfigBase, path: str, note: Callable[[str], None] | None) -> ConfigBase:
     """Returns `new` with what it takes over from what stands at the path."""
-    old = get_in(cfg, path)
+    *before, last = split(cfg, path)
+    parent = get_in(cfg, _joined(before))
+    old = None if kind(parent) == "dict" and last not in parent else get_in(cfg, path)  # Or a new entry.
     if not isinstance(old, ConfigBase):
         return new
     made, losses = inherit(new, old, ())
@@ -74,9 +76,7 @@ def _label(cfg: ConfigBase) -> str:
 def _hint_at(cfg: ConfigBase, keys: list[Any], path: str) -> Any:
     """Returns the annotation that a value at this place has to fit."""
     *before, last = keys
-    parent_path = ""
-    for key in before:
-        parent_path = join(parent_path, key)
+    parent_path = _joined(before)
     parent: Any = get_in(cfg, parent_path)
     if kind(parent) != "dict":
         get_in(cfg, path)  # Raises if there is no such place, naming the nearest one.
@@ -88,6 +88,13 @@ def _hint_at(cfg: ConfigBase, keys: list[Any], path: str) -> Any:
             fixed = kind(parent) == "tuple" and Ellipsis not in args
             return args[last] if fixed else args[1] if kind(parent) == "dict" else args[0]
     return Any
+
+
+def _joined(keys: list[Any]) -> str:
+    path = ""
+    for key in keys:
+        path = join(path, key)
+    return path
 
 
 def _read(text: str, hint: Any) -> Any:

@@ -41,9 +41,12 @@ class Input(Component, abc.ABC):
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
 
-    def files(self) -> Mapping[str, bytes]:
-        """Returns what must travel with a model to use it, by file name."""
-        return {}
+    def files(self) -> Mapping[str, bytes] | None:
+        """Returns what must travel with a model to use it, by file name: all that says what its numbers mean.
+
+        None: that is not known here, so that any files may go with these batches.
+        """
+        return None
 
     def bounds(self) -> Mapping[str, int]:
         """Returns a number that all values of a field are less than, by field, where that is known."""

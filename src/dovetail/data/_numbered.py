@@ -60,8 +60,8 @@ class NumberedInput(Input, abc.ABC):
         while self.num_rows is None or step * spec.rows < self.num_rows:
             numbers = range(step * spec.rows + start, step * spec.rows + start + count)
             end = len(numbers) if self.num_rows is None else max(0, min(len(numbers), self.num_rows - numbers[0]))
-            # The row that padding may repeat, where this process has none of the last ones.
-            rows = [self.row(number) for number in numbers[:end]] or [self.row(step * spec.rows)]
+            # At least the last row of all, which padding may repeat.
+            rows = [self.row(number) for number in numbers[:end] or [(self.num_rows or 1) - 1]]
             made = {name: np.stack([np.asarray(row[name], f.dtype) for row in rows]) for name, f in spec.fields.items()}
             filled = spec.filled(made, count - end if end else count)
             step += 1

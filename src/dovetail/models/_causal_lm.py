@@ -109,6 +109,10 @@ class CausalLM(Objective):
             return self._logits(hidden[:, -1])
         return self._logits(jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)[:, 0])
 
+    def logits_of(self, x: Array) -> Array:
+        """Maps what any layer of the stack makes, `[B, T, D]`, to the logits that it would have if it were the last."""
+        return self._logits(self.norm(x))
+
     def max_length(self) -> int | None:
         """Returns how many tokens a row can have at most; None: any number."""
         return None if self.position is None else self.position.max_length()
@@ -125,6 +129,7 @@ class CausalLM(Objective):
         segments = batch.get("segments")
         context = self._context(ids, batch.get("positions"), segments, None)
         hidden = self._hidden(ids, context)
+        context = context.later(self.published)
         found = self._token_loss(hidden, targets, weights)
         z_loss = found.z_loss
         # By the weight of all tokens, so that the batch may be split: the trainer multiplies by it again.

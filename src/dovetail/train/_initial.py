@@ -56,10 +56,10 @@ def sources_of(cfg: Any) -> tuple[InitFrom, ...]:
     return given if isinstance(given, tuple) else (given,)
 
 
-def initial_state(program: Program, cfg: Any, files: Files) -> tuple[TrainState, str]:
+def initial_state(program: Program, cfg: Any, files: Files | None) -> tuple[TrainState, str]:
     """Returns the state before the first step of a run, and what there is to say about it.
 
-    `files` are those of its input: with others, the same numbers mean something else.
+    `files` are those of its input, if it knows them: with others, the same numbers mean something else.
     """
     key, shardings = jax.random.key(cfg.seed), program.shardings
     if not sources_of(cfg):
@@ -98,7 +98,7 @@ def initial_values(program: Program, cfg: Any, paths: Collection[str]) -> dict[s
     return program.devices.jit(begin, out_shardings=places)(_read(needed), jax.random.key(cfg.seed))
 
 
-def check_init_from(program: Program, cfg: Any, files: Files, *, starts: bool) -> None:
+def check_init_from(program: Program, cfg: Any, files: Files | None, *, starts: bool) -> None:
     """Raises if a run cannot start from what it is to start from; once it has started, only if that is the run itself.
 
     No arrays are read, and nothing is written.

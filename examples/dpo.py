@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Direct preference optimisation: a model learns to prefer one of two answers, measured against where it started.
+
+Reference: Rafailov et al., Direct Preference Optimization, 2023 (arXiv:2305.18290).
+
+    dovetail train llama3-tiny directory=runs/base
+    dovetail train examples/dpo.py:run
+
+Shape letters: B pairs, T time.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from dovetail.config import REQUIRED
+from dovetail.data import BatchSpec, Field, NumberedInput, ShippedCorpus
+from dovetail.models import CausalLM
+from dovetail.module import Loss, Objective
+from dovetail.train import InitFrom, Trainer
+from dovetail.zoo import recipe
+
+
+class DPO(Objective):
+    """Trains a policy. The reference is a frozen model; None: the policy itself without its adapters."""
+
+    class Config(Objective.Config):
+        policy: CausalLM.Config = REQUIRED
+        reference: CausalLM.Config | None = None
+        beta: float = 0.1
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.policy = self.child("policy", cfg.policy)
+        self.reference = self.child("reference", cfg.reference, frozen=True) if cfg.reference else None
+
+    def loss(self, batch: Mapping[str, Array]) -> Loss:
+        """Returns the loss of pairs: `tokens`, `targets` and `weights` are `[B, 2, T]`, the better answer first."""
+        answers = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ("tokens", "targets", "weights")}
+        if self.reference is None:
+            start = self.without_gradient(self.policy.log_probs, answers, off=["lora"])
+        else:
+            start = self.reference.log_probs(answers)
+        gain = jnp.sum(self.policy.log_probs(answers) - start, axis=1).reshape(-1, 2)
+        margin = self.cfg.beta * (gain[:, 0] - gain[:, 1])
+        counts = jnp.any(batch["weights"] > 0, axis=(1, 2)).astype(jnp.float32)
+        total = jnp.sum(counts)
+        metrics = {"accuracy": (jnp.sum(counts * (margin > 0)), total), "margin": (jnp.sum(counts * margin), total)}
+        return Loss(-jnp.sum(counts * jax.nn.log_sigmoid(margin)), total, metrics)
+
+
+class Pairs(NumberedInput):
+    """A line of Moby Dick, better than the same line backwards, as bytes."""
+
+    class Config(NumberedInput.Config):
+        length: int = 32
+
+        def batch_specs(self) -> tuple[BatchSpec, ...]:
+            def field(dtype: str, padding: float | None = None) -> Field:
+                return Field((self.batch_size, 2, self.length), dtype, ("batch", None, "seq"), padding)
+
+            fields = {"tokens": field("int32"), "targets": field("int32"), "weights": field("float32", 0)}
+            return (BatchSpec(fields, unit="pair"),)
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        corpus = ShippedCorpus.Config().build()
+        lines = [line.encode() for i in range(len(corpus)) for line in str(corpus[i].content).splitlines()]
+        self._lines = [line[: cfg.length + 1] for line in lines if len(line) > cfg.length]
+
+    def row(self, number: int) -> dict[str, np.ndarray]:
+        line = np.frombuffer(self._lines[number % len(self._lines)], np.uint8).astype(np.int32)
+        both = np.stack([line, line[::-1]])
+        return {"tokens": both[:, :-1], "targets": both[:, 1:], "weights": np.ones((2, self.cfg.length))}
+
+
+def with_dpo(cfg: Trainer.Config, base: str) -> Trainer.Config:
+    """Returns a run that goes on from the weights of the run in `base`, by preferences."""
+    model = DPO.Config(policy=cfg.model, reference=cfg.model)
+    sources = tuple(InitFrom(path=base, to=f"model.{part}") for part in ("policy", "reference"))
+    return cfg.set(model=model, input=Pairs.Config(batch_size=8), init_from=sources, evaluators={})
+
+
+def run() -> Trainer.Config:
+    return with_dpo(recipe("llama3-tiny"), "runs/base").set(directory="runs/dpo")
