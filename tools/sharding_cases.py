@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError, replace_all
 from dovetail.module import Remat, abstract, init, specs
-from dovetail.nn import Block, with_remat
+from dovetail.nn import Block, Sequence, with_remat
 from dovetail.parallel import MESH_AXES, BatchShape, Mesh, check_fit, factorisations, layout_of, on_mesh
 from dovetail.train import gradients_of
 from dovetail.zoo import RECIPES, recipe
@@ -83,19 +83,19 @@ def _moe() -> Any:
 
 
 def _mla() -> Any:
-    cfg = recipe("deepseek-v3-tiny").model.set_in("stack.stacks[1].num_layers", _LAYERS)
+    cfg = recipe("deepseek-v3-tiny").model.set_in("stack.layers[1].num_layers", _LAYERS)
     for stack in (0, 1):
-        cfg = cfg.set_in(f"stack.stacks[{stack}].layer.mixer.num_heads", 8)
+        cfg = cfg.set_in(f"stack.layers[{stack}].layer.mixer.num_heads", 8)
     return cfg
 
 
 def _hybrid() -> Any:
     cfg = recipe("hybrid-tiny").model
-    pattern = tuple(cfg.stack.pattern[:2])  # A state-space layer, then attention.
+    pattern = tuple(cfg.stack.layer[:2])  # A state-space layer, then attention.
     return (
-        cfg.set_in("stack.pattern", pattern)
+        cfg.set_in("stack.layer", pattern)
         .set_in("stack.num_layers", 2 * _LAYERS)
-        .set_in("stack.pattern[1].mixer.num_heads", 8)
+        .set_in("stack.layer[1].mixer.num_heads", 8)
     )
 
 
@@ -125,10 +125,9 @@ def model_of(kind: str, variant: Variant) -> Any:
 
 
 def _with_layers(cfg: Any, layers: int) -> Any:
-    stacks = getattr(cfg.stack, "stacks", None)
-    path = f"stack.stacks[{len(stacks) - 1}]" if stacks else "stack"
-    last = stacks[-1] if stacks else cfg.stack
-    return cfg.set_in(f"{path}.num_layers", layers * len(getattr(last, "pattern", "1")))
+    path = f"stack.layers[{len(cfg.stack.layers) - 1}]" if isinstance(cfg.stack, Sequence.Config) else "stack"
+    layer = cfg.get_in(path).layer
+    return cfg.set_in(f"{path}.num_layers", layers * (len(layer) if isinstance(layer, tuple) else 1))
 
 
 def batch_of(vocab: int, variant: Variant) -> dict[str, np.ndarray]:

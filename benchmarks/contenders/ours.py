@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from _problem import Problem, problem, serve
 
-from dovetail.config import chain, modify, replace_all
+from dovetail.config import replace_all
 from dovetail.models import CausalLM
 from dovetail.module import specs
-from dovetail.nn import Repeat
 from dovetail.ops import AttentionKernel, QueryBlockAttention
 from dovetail.optim import AdamW, ConstantSchedule, Group, Learner, WeightDecay
 from dovetail.train import init_state, train_step
@@ -33,11 +32,10 @@ def model_of(data: Problem, *, scanned: bool) -> CausalLM:
     )
     # What the rules for CPUs choose: short sequences need no memory-linear attention, and a program without a loop over
     # layers, each with arrays of its own, is a little faster.
-    short = replace_all(AttentionKernel.Config, lambda _: QueryBlockAttention.Config())
+    cfg = replace_all(AttentionKernel.Config, lambda _: QueryBlockAttention.Config())(cfg)
     if scanned:
-        return short(cfg).build()
-    apart = modify(Repeat.Config, lambda s: Repeat.Config(layer=(s.layer,) * s.num_layers, num_layers=s.num_layers))
-    return chain(short, apart)(cfg).build()
+        return cfg.build()
+    return cfg.set_in("stack.layer", (cfg.get_in("stack.layer"),) * data.num_layers).build()
 
 
 def params_of(weights: dict[str, np.ndarray], data: Problem, like: Any) -> Any:
@@ -47,12 +45,12 @@ def params_of(weights: dict[str, np.ndarray], data: Problem, like: Any) -> Any:
     names = {"mixer_norm": "attention_norm", "table": "embedding"}
 
     def pick(path: Any, spec: Any) -> Any:
-        keys = [key.key for key in path]  # As in stack, pattern[3], mixer, query, weight.
+        keys = [key.key for key in path]  # As in stack, layer[3], mixer, query, weight.
         name = keys[-1] if keys[-1] == "table" else keys[-2]
         weight = weights[names.get(name, name)]
         if keys[0] != "stack":
             return jnp.asarray(weight)
-        layers = slice(None) if keys[1] == "layer" else slice(int(keys[1][8:-1]), int(keys[1][8:-1]) + 1)
+        layers = slice(None) if keys[1] == "layer" else slice(int(keys[1][6:-1]), int(keys[1][6:-1]) + 1)
         return jnp.asarray(weight[layers].reshape(-1, *shapes.get(name, weight.shape[1:])))
 
     return jax.tree_util.tree_map_with_path(pick, like)

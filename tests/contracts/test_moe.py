@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import find, replace_all
-from dovetail.module import init, specs
+from dovetail.module import init, init_run_state, specs
 from dovetail.nn import FeedForward, GatedFeedForward, MoEFeedForward, TopKRouter
 from dovetail.optim import ConstantSchedule, Learner
 from dovetail.train import init_state, train_step
@@ -44,7 +44,7 @@ def setup(kind, num_microbatches=1):
     model = replace_all(FeedForward.Config, KINDS[kind])(lm()).build()
     learner = LEARNER.build(specs=specs(model))
     step = jax.jit(train_step(model, learner, seed=0, num_microbatches=num_microbatches, dtype=None))
-    return step, init_state(init(model, jax.random.key(0)), learner)
+    return step, init_state(init(model, jax.random.key(0)), learner, init_run_state(model))
 
 
 @pytest.mark.parametrize("dense", [lm(), gpt2()], ids=["gated", "dense"])
@@ -72,7 +72,7 @@ def test_the_loss_of_a_mixture_falls(kind):
 
 
 def biases(state):
-    return np.asarray(state.params["stack"]["layer"]["ffn"]["router"]["selection_bias"])
+    return np.asarray(state.run_state["stack"]["layer"]["ffn"]["router"]["selection_bias"])
 
 
 def test_a_bias_moves_by_its_rate_in_each_step_and_in_each_layer_on_its_own():
@@ -90,7 +90,8 @@ def test_accumulation_of_any_split_moves_the_bias_as_the_full_batch():
     for count in (1, 2):
         step, state = setup("balanced by bias", num_microbatches=count)
         state, _ = step(state, batch(0))
-        results.append(step(state, batch(1))[0].params)
+        state, _ = step(state, batch(1))
+        results.append((state.params, state.run_state))
     assert_same(results[1], results[0])
 
 

@@ -4,9 +4,21 @@
 from typing import Any
 
 import pytest
+from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError, find, replace_all
-from dovetail.nn import Attention, GroupedLinear, Linear, LoRAGroupedLinear, LoRALinear, Mixer, RMSNorm, RoPE, Rotary
+from dovetail.nn import (
+    Attention,
+    Context,
+    GroupedLinear,
+    Linear,
+    LoRAGroupedLinear,
+    LoRALinear,
+    Mixer,
+    RMSNorm,
+    RoPE,
+    Rotary,
+)
 from dovetail.zoo import model
 
 
@@ -16,7 +28,7 @@ class Bare(Mixer):
     class Config(Mixer.Config):
         num_heads: int = REQUIRED
 
-    def forward(self, x: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Array, context: Context) -> Array:
         return x
 
 
@@ -34,7 +46,7 @@ class Full(Mixer):
         key_norm: RMSNorm.Config | None = None
         rotary: Rotary.Config = RoPE.Config()
 
-    def forward(self, x: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Array, context: Context) -> Array:
         return x
 
 

@@ -2,6 +2,7 @@
 """Blocks are their definitions, with dropout of what is added."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ def test_a_block_is_its_definition():
 
 ATTENTION = Attention.Config(num_heads=2)
 FFN = GatedFeedForward.Config(hidden_dim=12)
-PARTS = {"mixer": ATTENTION, "ffn": FFN}
+PARTS: dict[str, Any] = {"mixer": ATTENTION, "ffn": FFN}
 
 
 def mix(p, x):
@@ -110,9 +111,9 @@ def cross(p, x):
 
 
 NORM = RMSNorm.Config()
-OUT_NORMS = {"mixer_out_norm": NORM, "ffn_out_norm": NORM}
-NO_NORMS = {"mixer_norm": None, "ffn_norm": None}
-CROSS = {"cross": CrossAttention.Config(num_heads=2), "cross_norm": NORM}
+OUT_NORMS: dict[str, Any] = {"mixer_out_norm": NORM, "ffn_out_norm": NORM}
+NO_NORMS: dict[str, Any] = {"mixer_norm": None, "ffn_norm": None}
+CROSS: dict[str, Any] = {"cross": CrossAttention.Config(num_heads=2), "cross_norm": NORM}
 DEFINITIONS = {
     "pre-norm, scaled": (Block.Config(dim=8, residual_scale=0.2, **PARTS), scaled),
     "post-norm": (Block.Config(dim=8, **PARTS, **OUT_NORMS, **NO_NORMS), post_norm),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every cache promises: each token at its place, and answers as if all had come at once. A cache joins `CACHES`."""
+"""What every cache promises: each token at its place, answers as if all had come at once. One joins by `CACHES`."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from support.numeric import normal
 
 ROWS, LENGTH, CAPACITY = 3, 6, 8
 ENTRIES = {"x": (2, 3), "y": ()}
-KEPT = {"entries": ENTRIES, "axes": {"x": ("kv_heads", "head_dim"), "y": ()}}
+KEPT: dict[str, Any] = {"entries": ENTRIES, "axes": {"x": ("kv_heads", "head_dim"), "y": ()}}
 X = normal(0, (ROWS, LENGTH, 2, 3))
 INDEX = jnp.array([[0, 1, 2, 3, 4, 5], [0, 1, EMPTY, 2, 3, EMPTY], [0, EMPTY, EMPTY, 1, 2, EMPTY]])
 SEGMENT = jnp.array([[1, 1, 2, 2, 2, 3], [1, 1, 0, 1, 2, 0], [1, 0, 0, 1, 1, 0]])
@@ -60,7 +60,8 @@ def put(kind, parts):
     cache = cfg.set(**KEPT).build(path="cache")
     some = {"x": X[:, :1], "y": X[:, :1, 0, 0]}
     sizes = {"batch": ROWS, "capacity": CAPACITY, **sizes}
-    state, view, reports = change(started(cache, {}, some, TOKENS.slice(0, 1), sizes=sizes)), None, []
+    state, reports = change(started(cache, {}, some, TOKENS.slice(0, 1), sizes=sizes)), []
+    view: Any = None
     for start, stop in parts:
         values = {"x": X[:, start:stop], "y": X[:, start:stop, 0, 0]}
         view, collected = call(cache, {}, values, TOKENS.slice(start, stop), state=state)

@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
 from typing import Any, Self
 
 import jax
@@ -44,9 +45,10 @@ class Repeat(Module):
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        layers = {"layer": cfg.layer}
         if isinstance(cfg.layer, tuple):
             layers = {f"layer[{i}]": layer for i, layer in enumerate(cfg.layer)}
+        else:
+            layers = {"layer": cfg.layer}
         self.layers = [self.child(name, layer, stack=cfg.num_repeats) for name, layer in layers.items()]
 
     def forward(self, x: Array, context: Any = None) -> Array:
@@ -57,7 +59,7 @@ class Sequence(Module):
     """Layers one after the other, without a loop of ours."""
 
     class Config(Module.Config):
-        layers: list[Module.Config] = REQUIRED
+        layers: Ordered[Module.Config] = REQUIRED
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)

@@ -14,12 +14,12 @@ import pytest
 
 import dovetail
 from dovetail.config import modify
-from dovetail.module import call, specs
+from dovetail.module import call, init_run_state, specs
 from dovetail.nn import Repeat
 from dovetail.serve import Sampling, generate
 from dovetail.train import init_state, train_step
 from dovetail.zoo import RECIPES, families, model, recipe
-from support.models import random_params
+from support.models import random_params, random_values
 
 SRC = Path(dovetail.__file__).parent
 HOME = SRC / "zoo" / "families"
@@ -60,7 +60,7 @@ def test_a_small_model_learns(name):
     learner = cfg.learner.set_in("schedule.warmup_steps", 0).build(specs=specs(built), steps=cfg.steps)
     step = jax.jit(train_step(built, learner, seed=0, num_microbatches=1, dtype=None))
     batch = next(iter(cfg.input.set(batch_size=2, seq_len=24).build()))
-    state, losses = init_state(random_params(built), learner), []
+    state, losses = init_state(random_params(built), learner, init_run_state(built)), []
     for _ in range(30):  # Most need four.
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
@@ -91,7 +91,7 @@ def test_what_a_small_model_writes_is_most_likely_by_the_whole_sequence_with_its
         ids = jnp.concatenate([prompts, written], axis=1)
         return written, call(unrolled, params, ids)[0][:, length - 1 : -1]
 
-    written, logits = map(np.asarray, run(random_params(scanned)))
+    written, logits = map(np.asarray, run(random_values(scanned)))
     chosen = np.take_along_axis(logits, written[:, :, None], axis=2)[:, :, 0]
     np.testing.assert_allclose(chosen, logits.max(axis=2), rtol=0, atol=1e-4)
 

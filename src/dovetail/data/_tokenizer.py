@@ -20,7 +20,7 @@ class Tokenizer(Component, abc.ABC):
     the same tokenizer, the second one anywhere: `cfg.build()` and `cfg.build(files=tokenizer.files())`.
     """
 
-    def __init__(self, cfg: Any, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
+    def __init__(self, cfg: Component.Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._is_given = files is not None  # Then nothing is read from disk: the config may come from elsewhere.
         self._files = {} if files is None else dict(files)
@@ -85,7 +85,7 @@ class Tokenizer(Component, abc.ABC):
         return self._files[name]
 
 
-def _rebuild(cfg: Any, files: dict[str, bytes], path: str) -> Any:
+def _rebuild(cfg: Component.Config, files: dict[str, bytes], path: str) -> Any:
     return cfg.build(files=files or None, path=path)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attention layers have in common: the shapes of their heads, and of the maps to and from them."""
 
-from typing import Any
+from typing import Protocol
 
 from dovetail.config import ConfigError
 from dovetail.module import Module
@@ -9,7 +9,20 @@ from dovetail.module import Module
 from ._linear import Linear
 
 
-def check_positive(module: Module, cfg: Any, *names: str) -> None:
+class _HasHeads(Protocol):
+    """What the configs of attention layers have in common."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int | None: ...
+    @property
+    def head_dim(self) -> int | None: ...
+
+
+def check_positive(module: Module, cfg: "Module.Config | _HasHeads", *names: str) -> None:
     """Raises if one of these fields is a number below 1."""
     for name in names:
         value = getattr(cfg, name)
@@ -17,7 +30,7 @@ def check_positive(module: Module, cfg: Any, *names: str) -> None:
             raise ConfigError(f"{module!r}: {name} is {value}, expected at least 1.")
 
 
-def head_shapes(module: Module, cfg: Any) -> tuple[int, int, int]:
+def head_shapes(module: Module, cfg: "_HasHeads") -> tuple[int, int, int]:
     """Returns query heads, key heads and their dimension, from `dim`, `num_heads`, `num_kv_heads` and `head_dim`."""
     check_positive(module, cfg, "num_heads", "num_kv_heads", "head_dim")
     heads, kv_heads = cfg.num_heads, cfg.num_kv_heads or cfg.num_heads

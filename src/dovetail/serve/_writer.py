@@ -13,7 +13,7 @@ from dovetail.config import ConfigError
 from dovetail.data import TextInput, Tokenizer
 from dovetail.parallel import decoding_layout
 from dovetail.progress import phase
-from dovetail.train import Program
+from dovetail.train import Program, Trainer
 
 from ._generate import Sampling, generate
 
@@ -79,7 +79,7 @@ class Writer:
         return run
 
 
-def tokenizer_of(cfg: Any, files: Mapping[str, bytes] | None) -> Tokenizer:
+def tokenizer_of(cfg: Trainer.Config, files: Mapping[str, bytes] | None) -> Tokenizer:
     """Returns the tokenizer of the run that the config of a trainer describes; of its input, nothing else is read."""
     if not isinstance(cfg.input, TextInput.Config):
         kind = type(cfg.input).__qualname__.removesuffix(".Config")

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from dovetail.optim import by_path
 
 from ._program import Program
 from ._step import TrainState, init_state
+
+if TYPE_CHECKING:
+    from ._trainer import Trainer
 
 _STEP = re.compile(r"step_(\d+)")
 _QUOTED = re.compile(r"\['([^']*)'\]")
@@ -50,13 +53,13 @@ class _Weights(NamedTuple):
     about: str  # Where they are from, and what does not fit.
 
 
-def sources_of(cfg: Any) -> tuple[InitFrom, ...]:
+def sources_of(cfg: "Trainer.Config") -> tuple[InitFrom, ...]:
     """Returns all that the first weights of a run are from."""
     given = cfg.init_from or ()
     return given if isinstance(given, tuple) else (given,)
 
 
-def initial_state(program: Program, cfg: Any, files: Files | None) -> tuple[TrainState, str]:
+def initial_state(program: Program, cfg: "Trainer.Config", files: Files | None) -> tuple[TrainState, str]:
     """Returns the state before the first step of a run, and what there is to say about it.
 
     `files` are those of its input, if it knows them: with others, the same numbers mean something else.
@@ -84,7 +87,7 @@ def constants_of(program: Program) -> list[str]:
     return [path for path, spec in by_path(specs(program.model)).items() if spec.frozen]
 
 
-def initial_values(program: Program, cfg: Any, paths: Collection[str]) -> dict[str, Any]:
+def initial_values(program: Program, cfg: "Trainer.Config", paths: Collection[str]) -> dict[str, Any]:
     """Returns the values that some parameters had before the first step, from where they were taken then."""
     abstract = {path: leaf for path, leaf in by_path(program.abstract_state().params).items() if path in paths}
 
@@ -98,7 +101,7 @@ def initial_values(program: Program, cfg: Any, paths: Collection[str]) -> dict[s
     return program.devices.jit(begin, out_shardings=places)(_read(needed), jax.random.key(cfg.seed))
 
 
-def check_init_from(program: Program, cfg: Any, files: Files | None, *, starts: bool) -> None:
+def check_init_from(program: Program, cfg: "Trainer.Config", files: Files | None, *, starts: bool) -> None:
     """Raises if a run cannot start from what it is to start from; once it has started, only if that is the run itself.
 
     No arrays are read, and nothing is written.
@@ -127,7 +130,7 @@ def _checkpoints(path: str) -> tuple[Path, int | None]:
     return place / "checkpoints", None
 
 
-def _weights(cfg: Any, params: Any, files: Files | None) -> list[_Weights]:
+def _weights(cfg: "Trainer.Config", params: Any, files: Files | None) -> list[_Weights]:
     """Returns what a run with such parameters takes from others; raises if that is not allowed."""
     found, taken = list[_Weights](), dict[str, InitFrom]()
     for source in sources_of(cfg):

@@ -4,13 +4,13 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigBase, ConfigError
 from dovetail.data import BatchSpec, Input
 from dovetail.module import Collected, Objective, call, init, init_run_state, modules, specs
 from dovetail.nn import with_remat
@@ -25,6 +25,9 @@ from ._fields import trace_loss
 from ._loss_scales import LossScales
 from ._step import Metrics, TrainState, eval_step, init_state, train_step
 
+if TYPE_CHECKING:
+    from ._trainer import Trainer
+
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 _OF_FILES = frozenset(("dump", "file", "files", "path", "paths", "dir", "directory"))  # Words in names of options.
 
@@ -35,7 +38,7 @@ class Program:
     With `trains=False` it is not for training steps: those need not fit on the mesh.
     """
 
-    def __init__(self, cfg: Any, devices: Sequence[Any] | None = None, *, trains: bool = True) -> None:
+    def __init__(self, cfg: "Trainer.Config", devices: Sequence[Any] | None = None, *, trains: bool = True) -> None:
         self.cfg = cfg
         self.model: Objective = on_mesh(with_remat(cfg.model, cfg.remat), cfg.mesh).build(path="model")
         self.batches: tuple[BatchSpec, ...] = cfg.input.batch_specs() if trains else ()
@@ -164,7 +167,7 @@ class Program:
             )
 
 
-def _owner(cfg: Any) -> str:
+def _owner(cfg: ConfigBase) -> str:
     """Returns the class that a config builds, for errors."""
     return type(cfg).__qualname__.removesuffix(".Config")
 

@@ -10,13 +10,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dovetail.checkpoint import load_config
 from dovetail.config import ConfigBase, ConfigError, Difference, diff, find, from_json, modules_named, to_json, to_text
 from dovetail.ops import AttentionKernel, GroupedMatmul
+
+if TYPE_CHECKING:
+    from ._trainer import Trainer
 
 CODE = "code.json"
 _CONFIG = "config.txt"
@@ -36,14 +39,14 @@ def make_directory(directory: Path) -> None:
         raise ConfigError(f"directory: cannot write to {str(directory)!r}: {e.strerror}. Choose another one.") from e
 
 
-def write_record(directory: Path, cfg: Any) -> None:
+def write_record(directory: Path, cfg: "Trainer.Config") -> None:
     """Writes the config of a run, and which files the code in it that is not dovetail's came from."""
     (directory / _CONFIG).write_text(to_text(cfg), encoding="utf-8")
     if code := _code_of(cfg):
         (directory / CODE).write_text(json.dumps(code, indent=2) + "\n", encoding="utf-8")
 
 
-def changes_since(directory: Path, cfg: Any, *, allow_change: bool) -> str:
+def changes_since(directory: Path, cfg: "Trainer.Config", *, allow_change: bool) -> str:
     """Returns what differs between `cfg` and the config that made the steps of the run so far, a line for each.
 
     Raises if some of it changes the past, so that the run would not be what its record says, unless that is allowed.
@@ -94,7 +97,7 @@ def _shortened(differences: Sequence[Difference], others: Sequence[Difference] =
     return "".join(f"{d}\n" for d in shown[:_SHOWN]) + more
 
 
-def _changes_rates(cfg: Any, steps: int, done: int) -> bool:
+def _changes_rates(cfg: "Trainer.Config", steps: int, done: int) -> bool:
     """Whether a schedule gives the steps that are done other learning rates than it did in a run of so many steps."""
     if steps == cfg.steps:
         return False
@@ -106,7 +109,7 @@ def _changes_rates(cfg: Any, steps: int, done: int) -> bool:
     return not np.array_equal(before, now)
 
 
-def _free(cfg: Any) -> set[str]:
+def _free(cfg: ConfigBase) -> set[str]:
     """Returns the paths of what may change when a run is resumed: fields that say so themselves, and kernels."""
     found = {path for path, node in find(cfg, ConfigBase) if isinstance(node, _KERNELS)}
     for path, node in find(cfg, ConfigBase):
@@ -114,7 +117,7 @@ def _free(cfg: Any) -> set[str]:
     return found
 
 
-def _code_of(cfg: Any) -> dict[str, dict[str, str]]:
+def _code_of(cfg: "Trainer.Config") -> dict[str, dict[str, str]]:
     """Returns the file, and its digest, of each module that a config names and that is not dovetail's own."""
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules_named(to_json(cfg)))}
     return {name: {"file": file, "sha256": digest(Path(file))} for name, file in files.items() if file}
@@ -125,7 +128,7 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _changed_code(directory: Path, cfg: Any) -> list[str]:
+def _changed_code(directory: Path, cfg: "Trainer.Config") -> list[str]:
     before, now = recorded_code(directory), _code_of(cfg)
     return [
         f"  {code['file']}: is not as it was when the run was started (sha256 {before[name]['sha256'][:12]}...)"

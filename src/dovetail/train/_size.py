@@ -2,7 +2,7 @@
 """What a run costs, as a whole and by its parts, known from its config alone."""
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -15,6 +15,9 @@ from dovetail.optim import Learner
 
 from ._batch import abstract_batch, largest
 from ._step import loss_function
+
+if TYPE_CHECKING:
+    from ._trainer import Trainer
 
 
 class Size(NamedTuple):
@@ -42,7 +45,7 @@ class Part(NamedTuple):
     full_flops_per_unit: float
 
 
-def size_of(cfg: Any, spec: BatchSpec | None = None) -> Size:
+def size_of(cfg: "Trainer.Config", spec: BatchSpec | None = None) -> Size:
     """Returns the size of the run that the config of a trainer describes; nothing is made or compiled.
 
     `spec` is one of those of its input; by default, the one that has the most units.
@@ -58,7 +61,7 @@ def size_of(cfg: Any, spec: BatchSpec | None = None) -> Size:
     )
 
 
-def parts_of(cfg: Any, spec: BatchSpec | None = None) -> dict[str, Part]:
+def parts_of(cfg: "Trainer.Config", spec: BatchSpec | None = None) -> dict[str, Part]:
     """Returns what each module with parameters or work of its own takes, by path; nothing is made or compiled.
 
     The state of the learner that belongs to no parameter is at `learner`.

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -16,6 +16,9 @@ from dovetail.progress import phase
 from ._initial import constants_of, initial_values, parameters_at
 from ._program import Program
 from ._step import TrainState
+
+if TYPE_CHECKING:
+    from ._trainer import Trainer
 
 
 class Trained(NamedTuple):
@@ -34,7 +37,7 @@ class Trained(NamedTuple):
         return self.program.model
 
 
-def load_trained(cfg: Any, *, step: int | None = None) -> Trained:
+def load_trained(cfg: "Trainer.Config", *, step: int | None = None) -> Trained:
     """Returns the model of the run that the config of a trainer describes; neither its data nor its optimizer is read.
 
     It lies on the mesh of that config, which need not be the one that the run was saved from.
