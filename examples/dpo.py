@@ -80,7 +80,7 @@ class Pairs(NumberedInput):
         return {"tokens": both[:, :-1], "targets": both[:, 1:], "weights": np.ones((2, self.cfg.length))}
 
 
-def with_dpo(cfg: Trainer.Config, base: str) -> Trainer.Config:
+def with_dpo(cfg, base: str) -> Trainer.Config:
     """Returns a run that goes on from the weights of the run in `base`, by preferences."""
     model = DPO.Config(policy=cfg.model, reference=cfg.model)
     sources = tuple(InitFrom(path=base, to=f"model.{part}") for part in ("policy", "reference"))

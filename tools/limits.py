@@ -18,7 +18,7 @@ FUNCTION_CODE_LINES = 60
 # File, from the root of the repository: the reason why it may have up to EXCEPTION_LINES lines.
 EXCEPTIONS: Mapping[str, str] = {}
 
-DIRECTORIES = ("src", "tests", "benchmarks", "tools")
+DIRECTORIES = ("src", "tests", "benchmarks", "tools", "examples")
 
 
 def excesses(root: Path, *, exceptions: Mapping[str, str] = EXCEPTIONS) -> list[str]:

@@ -103,6 +103,6 @@ def test_init_with_anything_else_fails_at_its_line(tmp_path, statement):
 
 
 def test_what_cannot_be_counted_fails(tmp_path):
-    assert excesses(tmp_path) == [f"{tmp_path}: no Python files in src, tests, benchmarks, tools"]
+    assert excesses(tmp_path) == [f"{tmp_path}: no Python files in src, tests, benchmarks, tools, examples"]
     write(tmp_path, "src/a.py", "\n\ndef\n")
     assert excesses(tmp_path)[0].startswith("src/a.py:3: is not Python")
