@@ -74,7 +74,7 @@ def test_what_a_large_recipe_needs_is_said_as_it_is_typed(capsys):
 
 def test_layers_of_a_pattern_that_are_alike_are_one_part(capsys):
     rows, _ = shown(capsys, "hybrid-tiny")
-    assert [label.strip() for label, _, _ in rows if "pattern" in label] == ["pattern[0]", "pattern[1]", "pattern[2-3]"]
+    assert [label.strip() for label, _, _ in rows if "layer[" in label] == ["layer[0]", "layer[1]", "layer[2-3]"]
     mixers = [figures[0] for label, figures, _ in rows if label.strip() == "mixer"]
     assert mixers == ["Mamba2", "Attention", "Mamba2"]
 
