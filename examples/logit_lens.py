@@ -50,7 +50,9 @@ class LogitLens(Evaluator):
             logits, _ = self.program.call(at.params, made, method="logits_of")
             right = jnp.argmax(logits, axis=-1) == batch["targets"]
             total = jnp.sum(batch["weights"])
-            shares[path.removesuffix(".made")] = float(np.asarray(jnp.sum(right * batch["weights"]) / total))
+            shares[path.removesuffix(".made")] = float(
+                np.asarray(jnp.sum(jnp.where(right, batch["weights"], 0)) / total)
+            )
         return Findings(shares)
 
 

@@ -47,11 +47,11 @@ class MixtureOfDepths(Layer):
         losses = jnp.maximum(scores, 0) - scores * chosen + jnp.log1p(jnp.exp(-jnp.abs(scores)))
         self.add_loss("choice", self.cfg.weight * jnp.mean(losses))
 
-        def some(each: Array | None) -> Array | None:
-            return None if each is None else jnp.broadcast_to(each, scores.shape)[rows, places]
+        def some(each: Array) -> Array:
+            return jnp.broadcast_to(each, scores.shape)[rows, places]
 
-        tokens = Tokens(*map(some, (context.tokens.index, context.tokens.segment, context.tokens.prefix)))
-        inner = context.set(tokens=tokens, positions=some(context.positions), ids=some(context.ids))
+        tokens, positions, ids = jax.tree.map(some, (context.tokens, context.positions, context.ids))
+        inner = context.set(tokens=tokens, positions=positions, ids=ids)
         old = x[rows, places]
         weights = jax.nn.sigmoid(scores[rows, places])[..., None].astype(x.dtype)
         return x.at[rows, places].add(weights * (self.inner(old, inner) - old))

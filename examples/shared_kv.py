@@ -15,7 +15,8 @@ from dovetail.zoo import recipe
 class GivesKV(AttentionVariant):
     """Publishes what its queries attend to."""
 
-    def view(self, view, context: Context):
+    def view(self, view: View | None, context: Context) -> View:
+        view = super().view(view, context)
         self.publish("kv", view.values)
         if self.stateful:
             self.publish("kv_tokens", view.tokens)
@@ -25,7 +26,7 @@ class GivesKV(AttentionVariant):
 class TakesKV(AttentionVariant):
     """Attends to what the last layer with keys and values of its own attends to."""
 
-    def view(self, view, context: Context):
+    def view(self, view: View | None, context: Context) -> View:
         tokens = context.need("kv_tokens") if self.stateful else context.tokens
         return View(context.need("kv"), tokens, aligned=not self.stateful)
 

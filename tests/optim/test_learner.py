@@ -334,8 +334,8 @@ def test_a_decoder_learns():
     [
         ({"clip_norm": 0.0}, "learner (Learner): clip_norm is 0.0, expected a positive number, or None."),
         (
-            {"trained": ("up.weights",)},
-            "learner (Learner): trained: 'up.weights' fits no parameter. Nearest are:\n"
+            {"trainable": ("up.weights",)},
+            "learner (Learner): trainable: 'up.weights' fits no parameter. Nearest are:\n"
             "    up.weight\n    head.weight\n    layer.experts.weight\n"
             "  A pattern is compared with the whole path; * stands for any characters.",
         ),
@@ -374,7 +374,7 @@ def test_parameters_of_another_model_are_refused(specs, arrays):
 
 
 def test_what_is_not_trained_stays_without_state_decay_or_a_part_in_the_norm(specs, arrays):
-    learner = CFG.set(trained=("layer.attention.*", "up.weight"), schedule=ConstantSchedule.Config(peak=0.1)).build(
+    learner = CFG.set(trainable=("layer.attention.*", "up.weight"), schedule=ConstantSchedule.Config(peak=0.1)).build(
         specs=specs
     )
     params, grads = (jax.tree.map(np.float32, arrays(seed)) for seed in (0, 1))
@@ -390,6 +390,6 @@ def test_what_is_not_trained_stays_without_state_decay_or_a_part_in_the_norm(spe
 
 def test_a_pattern_of_what_is_trained_must_fit_something(specs):
     with pytest.raises(ConfigError, match=r"trained: '\*\.lora_\*' fits no parameter"):
-        CFG.set(trained=("*.lora_*",)).build(specs=specs)
+        CFG.set(trainable=("*.lora_*",)).build(specs=specs)
     with pytest.raises(ConfigError, match=r"trained is .*expected at least one path or pattern"):
-        CFG.set(trained=()).build(specs=specs)
+        CFG.set(trainable=()).build(specs=specs)

@@ -44,6 +44,14 @@ def test_a_vector_is_not_worth_gathering():
     assert layout.partition(spec((4, 32, 8), ("layers", "embed", "mlp"), stack=1)) == P(("pipeline",), ("fsdp",), None)
 
 
+def test_in_a_stage_of_a_pipeline_nothing_is_split_over_the_stages():
+    layout, table = MeshLayout(parse_mesh("pipeline=2,tensor=2")), spec((260, 8), ("vocab", "embed"))
+    stacked = spec((4, 260, 8), ("layers", "vocab", "embed"), stack=1)
+    assert layout.partition(stacked) == P(("pipeline",), ("tensor",), None)
+    assert layout.in_stage().partition(table) == P(("tensor",), None), "as it is stored, stacked"
+    assert layout.in_stage().activation_axes("vocab") == ("tensor",)
+
+
 def test_an_unknown_logical_axis_is_an_error_with_the_nearest_name():
     with pytest.raises(ConfigError) as e:
         MeshLayout(CUBE).partition(spec((4, 4), ("embd", None)))

@@ -11,10 +11,10 @@ import pytest
 
 from dovetail.config import ConfigError, modify
 from dovetail.module import Module, Remat, call, constant
-from dovetail.optim import one_after_the_other, value_and_grad
+from dovetail.optim import accumulate, value_and_grad
 from dovetail.parallel import Mesh, layout_of, one_forward_one_backward
 from support.compare import assert_same
-from support.loops import Context, Repeat
+from support.loops import Context, Remembering, Repeat
 from support.models import random_params
 from support.pipelines import Layer, stored
 from support.programs import temporary_bytes
@@ -111,6 +111,12 @@ def test_values_gradients_and_reports_are_those_of_accumulation_on_one_device(me
 
 
 @pytest.mark.usefixtures("wide")
+def test_what_layers_publish_goes_along_and_its_gradient_comes_back():
+    cfg = Model.Config(stack=Repeat.Config(layer=Remembering.Config(), num_repeats=4))
+    assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, dtype=np.float64))
+
+
+@pytest.mark.usefixtures("wide")
 def test_random_numbers_are_those_of_accumulation_and_remat_changes_nothing():
     cfg = modify(Layer.Config, lambda layer: layer.set(remat=Remat()))(Model.Config())
     assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, rng=jax.random.key(3), dtype=np.float64))
@@ -140,7 +146,7 @@ def test_memory_does_not_grow_with_the_number_of_microbatches():
             return temporary_bytes(*programs(Model.Config(), mesh, number, 64 * microbatches, schedule))
 
     few, many = (bytes_of(one_forward_one_backward, count) for count in (4, 16))
-    forward_first_few, forward_first_many = (bytes_of(one_after_the_other, count) for count in (4, 16))
+    forward_first_few, forward_first_many = (bytes_of(accumulate, count) for count in (4, 16))
     words = sum(leaf.nbytes for leaf in batch(64 * 12).values())
     assert many - few < 1.1 * words, "12 microbatches more: no more than their words"
     assert forward_first_many - forward_first_few > 10 * words

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Ordered
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED
@@ -68,6 +69,31 @@ class Sequence(Module):
         context = context or Context()
         for layer in self.layers:
             x = layer(x, context.later(self.published))
+        return x
+
+
+class Remembering(Module):
+    """Adds what the first layer and the one before it were given, and publishes what it is given itself."""
+
+    class Config(Module.Config):
+        dim: int = 4
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.param("weight", (cfg.dim, cfg.dim), axes=(None, None))
+
+    def forward(self, x: Array, context: Context) -> Array:
+        first, last = context.get("first", x), context.get("last", jnp.zeros_like(x))
+        self.publish("first", x, keep="first")
+        self.publish("last", x)
+        return jnp.tanh(x @ self.weight) + first - 0.5 * last
+
+
+class Counting(Module):
+    """Publishes whole numbers."""
+
+    def forward(self, x: Array, context: Context) -> Array:
+        self.publish("count", jnp.ones(x.shape[:1], jnp.int32))
         return x
 
 

@@ -89,7 +89,7 @@ def test_a_further_prediction_counts_its_block_and_the_head_again():
 def test_what_is_frozen_needs_no_gradient_of_its_own():
     cfg = recipe("llama3-tiny")
     lora = replace_all(DenseLinear.Config, LoRALinear.Config(rank=2), at="model.stack.*")(cfg)
-    frozen = lora.set_in("learner.trained", ("*.lora_*",))
+    frozen = lora.set_in("learner.trainable", ("*.lora_*",))
     whole, length = size_of(cfg), cfg.input.seq_len
     adapters = size_of(lora).flops_per_unit - whole.flops_per_unit  # 6 for each number in them.
     left_out = whole.full_flops_per_unit - whole.flops_per_unit  # Scores of what comes later.

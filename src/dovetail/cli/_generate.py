@@ -25,7 +25,7 @@ _OVERRIDES = "of how it is written, as in tokens=50 or sampling.temperature=0.5;
 
 
 def _generate(args: argparse.Namespace) -> int:
-    own, others = _split(args.overrides)
+    own, others = split_writing(args.overrides)
     run = start_run(args.directory, others, args.step, args.mesh, args.on)
     from dovetail.config import override
     from dovetail.serve import Sampler, Writer, tokenizer_of
@@ -47,7 +47,7 @@ def _generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_writing(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the overrides of how to write, and those of the run."""
     own = [text for text in overrides if split_override(text)[0].partition(".")[0] in ("tokens", "sampling")]
     return own, [text for text in overrides if text not in own]

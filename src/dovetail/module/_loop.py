@@ -39,13 +39,13 @@ def repeat(module: Module, layers: Sequence[Module], count: int, loop: Loop, x: 
     params = {name: scope.params[name] for name in names}
     each = (jnp.arange(count) if state or frame.rng is not None else None, params)
     declared: StateSpecs = {}
-    unknown: dict[str, Published] = {}  # What layers publish and the loop does not carry.
 
     def some(length: int, carry: Any, each: Any, inputs: Any, key: Key, layout: Layout | None) -> tuple[Any, Collected]:
         apart = loop == "scan" and length > 1  # Compilers take the loop away from a scan of one step.
         changes: dict[str, Any] = {"in_loop": True, "apart": apart, "layout": layout, "declared": declared}
         lifted = {layer._name: _lifted(scope, layer, **changes) for layer in layers}
-        one = _one_round(lifted, key, frame.state is not None, inputs, unknown)
+        grows = loop == "unroll" and length == count  # All rounds are here, and not in a stage of a pipeline.
+        one = _one_round(lifted, key, frame.state is not None, inputs, grows)
         if loop == "scan":
             return jax.lax.scan(one, carry, each, length=length)
         results: list[Collected] = []
@@ -58,15 +58,14 @@ def repeat(module: Module, layers: Sequence[Module], count: int, loop: Loop, x: 
     layout = None if frame.in_loop or frame.state is not None else frame.layout
 
     def run(shared: Mapping[str, Published]) -> tuple[Any, Collected]:
-        unknown.clear()
         given = (count, (x, dict(shared), state), each, context.sharing({}), frame.rng)
         elsewhere = None if layout is None else layout.loop(some, module.path, *given)
         return elsewhere or some(*given, frame.layout)
 
-    # What is published is known once the loop has been traced. It is then traced again, with a place for it.
-    (out, shared, new_state), collected = run(context.shared)
-    if unknown:
-        places = {name: _place_for(each, x.shape[0]) for name, each in unknown.items()}
+    try:
+        (out, shared, new_state), collected = run(context.shared)
+    except _Unknown as e:
+        places = {name: _place_for(each, x.shape[0]) for name, each in e.published.items()}
         (out, shared, new_state), collected = run({**context.shared, **places})
     if frame.state is not None:
         frame.state.update(new_state)
@@ -101,10 +100,18 @@ def _place_for(like: Published, rows: int) -> Published:
     return jax.tree.map(zeros, like)
 
 
-def _one_round(
-    layers: Mapping[str, Lifted], key: Key, stateful: bool, context: Context, unknown: dict[str, Published]
-) -> Any:
+class _Unknown(Exception):
+    """Ends the trace of a loop whose layers publish what it does not carry: it is traced again, with places for it."""
+
+    def __init__(self, published: Mapping[str, Published]) -> None:
+        super().__init__(*published)
+        self.published = published
+
+
+def _one_round(layers: Mapping[str, Lifted], key: Key, stateful: bool, context: Context, grows: bool) -> Any:
     """Returns a step of the loop: `x`, what is published and the state of all rounds are carried.
+
+    What is published for the first time raises `_Unknown`, unless what is carried may grow.
 
     State is changed in place. If it went in with the parameters and came out with the results, every call would copy
     all of it.
@@ -124,8 +131,8 @@ def _one_round(
                 reports.losses | found.losses,
                 updates=reports.updates | found.updates,
             )
-        for name in shared.keys() - carried.keys():
-            unknown[name] = jax.tree.map(_abstract, shared.pop(name))
+        if not grows and shared.keys() != carried.keys():
+            raise _Unknown({name: jax.tree.map(_abstract, shared[name]) for name in shared.keys() - carried.keys()})
         new = {path: value for path, value in (now or {}).items() if value is not old.get(path)}
         written = {path: _put(index, state[path], value) for path, value in new.items()}
         return (x, shared, {**state, **written}), dataclasses.replace(reports, state={} if stateful else None)

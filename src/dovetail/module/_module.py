@@ -282,7 +282,7 @@ class Module(Component):
         named: Any = functools.partial(checkpoint_name, name=full)
         return jax.tree.map(named, value)
 
-    def lay(self, value: Array, *axes: str | None) -> Array:
+    def constrain(self, value: Array, *axes: str | None) -> Array:
         """Says what the dimensions of an activation are, from which follows how it lies on the mesh, if there is one.
 
         Costs nothing on one device.

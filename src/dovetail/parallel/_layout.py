@@ -116,7 +116,8 @@ class MeshLayout(Layout):
                 f"mesh.rules.{table} says nothing about the logical axis {name!r}.{did_you_mean(name, list(rules))}\n"
                 f"  Add it, with no mesh axes to keep it whole. There are: {', '.join(rules)}."
             )
-        return tuple(axis for axis in rules[name] if axis in self._sizes)
+        taken = self.stage_axis  # The stages are along it.
+        return tuple(axis for axis in rules[name] if axis in self._sizes and axis != taken)
 
 
 def _laid(x: Array, axes: list[_MeshAxes | None], layout: MeshLayout) -> Array:
