@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publications: what a layer publishes, all later ones see, in a scan as in a Python loop."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -215,7 +217,7 @@ def test_the_last_of_a_transformation_of_ones_own_is_brought_back():
     model = Steps.Config().build()
     params = random_params(model)
     _, collected = call(model, params, X)
-    x = X
+    x, last = X, collected
     for _ in range(COUNT):
         x, last = call(Tells.Config().build(), params["cell"], x, Context())
     assert_same(told(collected), told(last))
@@ -244,7 +246,7 @@ class Publishes(Module):
         return x
 
 
-def refused(value=X, where="here"):
+def refused(value: Any = X, where="here"):
     with pytest.raises(ModuleError) as e:
         call(Publishes.Config(where=where).build(path="layer"), {}, X, value)
     return str(e.value)

@@ -297,7 +297,8 @@ def test_a_layer_without_keys_and_values_attends_to_those_of_another():
 
 
 def test_keys_and_values_must_come_from_somewhere():
-    for fields in ({"key": None}, {"value": None}):
+    one: list[dict[str, Any]] = [{"key": None}, {"value": None}]
+    for fields in one:
         with pytest.raises(ConfigError, match=r"mixer \(Attention\): one of key and value is None. Set both, or none."):
             attention(**fields).build(path="mixer")
     for fields in ({}, {"variant": Borrowed.Config(), "key_norm": RMSNorm.Config()}):
