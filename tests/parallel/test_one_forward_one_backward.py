@@ -122,6 +122,13 @@ def test_random_numbers_are_those_of_accumulation_and_remat_changes_nothing():
     assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, rng=jax.random.key(3), dtype=np.float64))
 
 
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("remat", [None, Remat()], ids=["kept", "remat"])
+def test_what_layers_publish_goes_with_the_microbatch_from_stage_to_stage_and_back(remat):
+    cfg = modify(Layer.Config, lambda layer: layer.set(publishes=True, remat=remat))(Model.Config())
+    assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, rng=jax.random.key(3), dtype=np.float64))
+
+
 def programs(cfg, mesh, num_microbatches, rows, schedule=one_forward_one_backward):
     model = cfg.build()
     params, layout = random_params(model), layout_of(mesh)

@@ -40,12 +40,15 @@ class AttentionVariant(Module, abc.ABC):
     def heads(self, q: Array, k: Array, v: Array, x: Array, context: Context) -> tuple[Array, Array, Array]:
         """Maps queries `[B, T, H, K]`, keys and values `[B, T, G, K]` to those to use; `x` is what they are made of.
 
-        Their numbers of heads and dims may change: the kernel wants as many keys as values, and H a multiple of G.
+        Keys and values keep their shapes, for which the cache is declared; `view` may change them after it.
         """
         return q, k, v
 
     def view(self, view: View | None, context: Context) -> View:
-        """Returns what the queries attend to; None: the attention has no keys and values of its own."""
+        """Returns what the queries attend to; None: the attention has no keys and values of its own.
+
+        Numbers of heads and dims may change: the kernel wants as many keys as values, and H a multiple of them.
+        """
         if view is None:
             raise ModuleError(f"{self!r}: there are no keys. Set key and value of the attention, or bring a view.")
         return view
