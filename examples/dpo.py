@@ -20,7 +20,7 @@ from dovetail.config import REQUIRED
 from dovetail.data import BatchSpec, Field, NumberedInput, ShippedCorpus
 from dovetail.models import CausalLM
 from dovetail.module import Loss, Objective
-from dovetail.train import InitFrom, Trainer
+from dovetail.train import InitFrom
 from dovetail.zoo import recipe
 
 
@@ -80,12 +80,12 @@ class Pairs(NumberedInput):
         return {"tokens": both[:, :-1], "targets": both[:, 1:], "weights": np.ones((2, self.cfg.length))}
 
 
-def with_dpo(cfg, base: str) -> Trainer.Config:
+def with_dpo(cfg, base: str):
     """Returns a run that goes on from the weights of the run in `base`, by preferences."""
     model = DPO.Config(policy=cfg.model, reference=cfg.model)
     sources = tuple(InitFrom(path=base, to=f"model.{part}") for part in ("policy", "reference"))
     return cfg.set(model=model, input=Pairs.Config(batch_size=8), init_from=sources, evaluators={})
 
 
-def run() -> Trainer.Config:
+def run():
     return with_dpo(recipe("llama3-tiny"), "runs/base").set(directory="runs/dpo")

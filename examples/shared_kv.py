@@ -16,11 +16,11 @@ class GivesKV(AttentionVariant):
     """Publishes what its queries attend to."""
 
     def view(self, view: View | None, context: Context) -> View:
-        own = super().view(view, context)
-        self.publish("kv", own.values)
+        view = super().view(view, context)
+        self.publish("kv", view.values)
         if self.stateful:
-            self.publish("kv_tokens", own.tokens)
-        return own
+            self.publish("kv_tokens", view.tokens)
+        return view
 
 
 class TakesKV(AttentionVariant):

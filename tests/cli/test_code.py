@@ -36,7 +36,7 @@ class Scaled(FeedForward):
         super().__init__(cfg, **kwargs)
         self.inner = self.child("inner", cfg.inner.set(dim=cfg.dim))
 
-    def forward(self, x):
+    def forward(self, x, context=None):
         return self.inner(x) * self.cfg.ratio
 
 

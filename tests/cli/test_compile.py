@@ -70,7 +70,7 @@ def test_compile_reports_and_answers_at_once_the_second_time(capsys):
     assert json.loads(capsys.readouterr().out) == report | {"cached": True}
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "qwen3-tiny on cpu-4: 4 chips, mesh fsdp=4, remat none"
+    assert lines[0] == "qwen3-tiny on cpu-4: 4 chips, mesh fsdp=4, remat save_all"
     assert lines[2].startswith("compiled in ")
     assert "(kept from before)" in lines[2]
     assert any(line.startswith("model.stack.layer.ffn") for line in lines)
@@ -86,7 +86,7 @@ class Scaled(FeedForward):
     class Config(FeedForward.Config):
         pass
 
-    def forward(self, x):
+    def forward(self, x, context=None):
         return {factor} * x
 
 

@@ -10,6 +10,6 @@ def test_generate_refuses_more_tokens_than_there_are_positions(capsys, tmp_path)
     assert main(["generate", str(tmp_path / "run"), "whale" * 20, "tokens=40"]) == 2
     assert capsys.readouterr() == (
         "",
-        "dovetail generate: model.position (LearnedPosition): a sequence of 139 tokens, but max_length is 128.\n"
-        "  Use a seq_len of at most that, a shorter prompt, fewer new tokens, or a larger max_length.\n",
+        "dovetail generate: model (CausalLM): a prompt of 100 tokens and 40 new ones, but max_length is 128.\n"
+        "  Use a shorter prompt, or fewer new tokens.\n",
     )

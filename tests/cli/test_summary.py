@@ -45,14 +45,14 @@ def test_the_tree_is_as_it_is_built_with_the_figures_of_each_part(capsys):
 
 def test_activations_are_those_that_the_policy_keeps(capsys):
     kept = {}
-    for policy in ("none", "full"):
+    for policy in ("save_all", "full"):
         _, totals = shown(capsys, "llama3-tiny", f"remat={policy}")
         (line,) = (line for line in totals if line.startswith("memory of activations for the backward pass: "))
         assert line.endswith(f" (remat {policy})")
         kept[policy] = line.split(": ")[1].split(" a token")[0]
     number = {policy: float(text.split()[0]) for policy, text in kept.items()}
     assert {text.split()[1] for text in kept.values()} == {"KiB"}
-    assert number["full"] < number["none"]
+    assert number["full"] < number["save_all"]
 
 
 def test_on_hardware_the_memory_of_a_chip_is_estimated(capsys):
@@ -74,7 +74,7 @@ def test_what_a_large_recipe_needs_is_said_as_it_is_typed(capsys):
 
 def test_layers_of_a_pattern_that_are_alike_are_one_part(capsys):
     rows, _ = shown(capsys, "hybrid-tiny")
-    assert [label.strip() for label, _, _ in rows if "pattern" in label] == ["pattern[0]", "pattern[1]", "pattern[2-3]"]
+    assert [label.strip() for label, _, _ in rows if "layer[" in label] == ["layer[0]", "layer[1]", "layer[2-3]"]
     mixers = [figures[0] for label, figures, _ in rows if label.strip() == "mixer"]
     assert mixers == ["Mamba2", "Attention", "Mamba2"]
 

@@ -471,7 +471,7 @@ def test_modify_names_the_path_of_a_value_that_does_not_fit():
 # chain.
 
 
-def test_chain_applies_one_after_the_other_and_reports_all():
+def test_chain_applies_accumulate_and_reports_all():
     both = chain(
         replace_all(FeedForward.Config, Mixture.Config(), drop=("hidden",)),
         lambda cfg: cfg.set(dim=9),

@@ -93,7 +93,7 @@ def test_a_gather_over_a_torus_stays_one(on):
 @pytest.mark.slow
 def test_what_does_not_fit_exits_3_and_names_config_paths(tmp_path):
     command = [sys.executable, "-m", "dovetail.cli", "compile", "qwen3-0.6b", "--on", "tpu-v5e-1", "--json"]
-    changes = ["input.batch_size=1", "remat=none", "num_microbatches=1"]
+    changes = ["input.batch_size=1", "remat=save_all", "num_microbatches=1"]
     environ = compilers.environment("tpu") | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([*command, *changes], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr[-2000:]

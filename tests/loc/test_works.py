@@ -53,10 +53,10 @@ def test_a_wrong_number_of_parameters_is_found():
 
 def test_a_place_that_was_missed_is_found():
     def only_first(cfg, new):
-        return replace_all(RoPE.Config, new, at="stack.pattern[0].*")(cfg)
+        return replace_all(RoPE.Config, new, at="stack.layer[0].*")(cfg)
 
     (problem,) = found(TRIALS["rope"], "yarn", "gemma3", only_first)
-    assert problem.startswith("the feature is not at stack.pattern[1].mixer.rotary, nor at ")
+    assert problem.startswith("the feature is not at stack.layer[1].mixer.rotary, nor at ")
 
 
 def test_work_that_does_not_follow_from_the_matrices_is_found(monkeypatch):

@@ -11,7 +11,20 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import ModuleError, call, specs
-from dovetail.nn import ALiBi, Attention, Context, DenseLinear, NoRotary, RMSNorm, RoPE
+from dovetail.nn import (
+    ALiBi,
+    Attention,
+    AttentionVariant,
+    Context,
+    DenseCache,
+    DenseLinear,
+    NoRotary,
+    PagedCache,
+    RMSNorm,
+    RoPE,
+    Sequence,
+    View,
+)
 from dovetail.ops import (
     EMPTY,
     BlockwiseAttention,
@@ -26,7 +39,7 @@ from dovetail.ops import (
 from support import reference
 from support.compare import assert_same
 from support.decoding import in_parts, started
-from support.models import random_params
+from support.models import Differential, random_params
 from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
 
 LENGTH = 5
@@ -188,6 +201,130 @@ def test_tokens_that_find_no_room_are_counted_and_other_rows_are_not_touched():
     assert [float(report["cache.lost"]) for report in reports] == [0, 1], "padding needs no room"
     assert_same(small[0], large[0])
     assert_same(small[1, :4], large[1, :4])
+
+
+# Variants.
+
+
+def test_a_variant_that_changes_nothing_changes_no_bit_and_no_equation():
+    plain = attention(num_kv_heads=2, gate=DenseLinear.Config(), **QK_NORM)
+    same = plain.set(variant=AttentionVariant.Config())
+    params = random_params(plain.build())
+    programs = [
+        str(jax.make_jaxpr(jax.grad(lambda p, cfg=cfg: jnp.sum(jnp.sin(run(cfg)(p, X)))))(params))
+        for cfg in (plain, same)
+    ]
+    assert programs[0] == programs[1]
+    assert random_params(same.build()).keys() - params.keys() == {"variant"}
+
+
+def differential(p, x, allowed):
+    """The difference of two softmaxes, from the words of the paper: pair i has queries and keys 2i and 2i + 1."""
+    q, k, v = (reference.linear(p[name], x) for name in ("query", "key", "value"))
+    pairs = []
+    for i, weight in enumerate(p["variant"]["weight"]):
+        both = np.concatenate([v[:, :, 2 * i], v[:, :, 2 * i + 1]], axis=-1)
+        maps = []
+        for h in (2 * i, 2 * i + 1):
+            scores = np.where(allowed, np.einsum("btk,bsk->bts", q[:, :, h], k[:, :, h]) / np.sqrt(2), -np.inf)
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            maps.append(weights / weights.sum(axis=-1, keepdims=True))
+        pairs.append(np.einsum("bts,bsv->btv", maps[0] - weight * maps[1], both))
+    attended = np.stack(pairs, axis=2).reshape(*x.shape[:2], 4, 2)
+    return reference.linear(p["out"], attended, num_in=2)
+
+
+DIFFERENTIAL = attention(variant=Differential.Config(), rotary=NoRotary.Config())
+
+
+def test_differential_attention_is_its_definition():
+    rows = [[(t, int(SEGMENTS[b, t]), False) for t in range(LENGTH)] for b in range(2)]
+    allowed = np.array([reference.seen(MASK, row, row) for row in rows])
+    definition = functools.partial(differential, allowed=allowed)
+    check(run(DIFFERENTIAL), definition, random_params(DIFFERENTIAL.build()), X)
+
+
+@pytest.mark.parametrize(
+    "cache, sizes",
+    [(DenseCache.Config(), {}), (PagedCache.Config(page=3), {"pages": 4, "row_pages": 2})],
+    ids=["contiguous", "pages"],
+)
+def test_a_variant_decodes_as_the_whole_row_from_any_cache(cache, sizes):
+    cfg = DIFFERENTIAL.set(cache=cache, rotary=RoPE.Config())
+    params, context = random_params(cfg.build()), Context(TOKENS, POSITIONS, MASK)
+    got, state, _ = in_parts(cfg.build(), params, X, context, [(0, 3), (3, 4), (4, 5)], capacity=6, **sizes)
+    assert_same(got, jax.jit(run(cfg))(params, X))
+    assert state["cache.v"].shape[-1] == 2, "kept as the maps made it"
+
+
+class Borrowed(AttentionVariant):
+    """Attends to the keys and values that an earlier layer has published, whole."""
+
+    def view(self, view, context):
+        seen = context.need("kv")
+        return View(seen, context.tokens, aligned=True)
+
+
+class Lends(AttentionVariant):
+    """Publishes keys and values."""
+
+    def heads(self, q, k, v, x, context):
+        self.publish("kv", {"k": k, "v": v})
+        return q, k, v
+
+
+def test_a_layer_without_keys_and_values_attends_to_those_of_another():
+    lends = attention(num_kv_heads=2, variant=Lends.Config())
+    borrows = attention(num_kv_heads=2, variant=Borrowed.Config(), key=None, value=None)
+    model = Sequence.Config(dim=8, layers=(lends, borrows)).build()
+    params = random_params(model)
+    assert set(params["layers[1]"]) == {"query", "out", "rotary", "variant"}
+    context = Context(TOKENS, POSITIONS, MASK)
+    got = call(model, params, X, context)[0]
+    first = run(attention(num_kv_heads=2))(params["layers[0]"], X)
+
+    rotary = RoPE.Config(head_dim=2).build()
+
+    def heads(layer, name, x):
+        made = jnp.einsum("btd,dhk->bthk", x, params[layer][name]["weight"])
+        return made if name == "value" else call(rotary, {}, made, POSITIONS)[0]
+
+    q, k, v = heads("layers[1]", "query", first), heads("layers[0]", "key", X), heads("layers[0]", "value", X)
+    scores = jnp.einsum("btgrk,bsgk->bgrts", q.reshape(2, LENGTH, 2, 2, 2), k) / np.sqrt(2)
+    scores = jnp.where(MASK.allowed(TOKENS, TOKENS)[:, None, None], scores, -jnp.inf)
+    attended = jnp.einsum("bgrts,bsgk->btgrk", jax.nn.softmax(scores), v).reshape(2, LENGTH, 4, 2)
+    assert_same(got, jnp.einsum("bthk,hkd->btd", attended, params["layers[1]"]["out"]["weight"]))
+
+
+def test_keys_and_values_must_come_from_somewhere():
+    one: list[dict[str, Any]] = [{"key": None}, {"value": None}]
+    for fields in one:
+        with pytest.raises(ConfigError, match=r"mixer \(Attention\): one of key and value is None. Set both, or none."):
+            attention(**fields).build(path="mixer")
+    for fields in ({}, {"variant": Borrowed.Config(), "key_norm": RMSNorm.Config()}):
+        with pytest.raises(ConfigError, match=r"so a variant must bring a view, and there is no key to norm"):
+            attention(key=None, value=None, **fields).build(path="mixer")
+    nothing = attention(key=None, value=None, variant=AttentionVariant.Config()).build(path="mixer")
+    with pytest.raises(ModuleError, match=r"mixer.variant \(AttentionVariant\): there are no keys. Set key and value"):
+        call(nothing, random_params(nothing), X, Context(TOKENS, POSITIONS, MASK))
+
+
+class Doubled(AttentionVariant):
+    """Makes other values than the cache is declared for."""
+
+    def heads(self, q, k, v, x, context):
+        return q, k, jnp.concatenate([v, v], axis=-1)
+
+
+def test_values_that_the_cache_is_not_declared_for_are_refused():
+    model = attention(variant=Doubled.Config()).build(path="mixer")
+    with pytest.raises(ModuleError) as e:
+        started(model, random_params(model), X, Context(TOKENS, POSITIONS, MASK), sizes={"batch": 2, "capacity": 5})
+    assert str(e.value) == (
+        "mixer.cache (DenseCache): is given {'k': (4, 2), 'v': (4, 4)} for each token, but was declared for "
+        "{'k': (4, 2), 'v': (4, 2)}.\n"
+        "  Declare what is kept; or change it after the cache, as a variant of attention does in its view."
+    )
 
 
 # What is refused.

@@ -36,7 +36,7 @@ def test_attend_is_the_product_with_every_row(dtype, tolerance):
     model = WORDS.build()
     params, x = cast((random_params(model), normal(1, (2, 4, 3))), dtype)
     got = check(
-        lambda params, x: call(model, params, x, method="attend")[0],
+        lambda params, x: call(model, params, x, method="logits")[0],
         lambda params, x: np.array([[[row @ word for word in params["table"]] for row in rows] for rows in x]),
         params,
         x,

@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA adds a product of two thin matrices to any linear map, and nothing at the start."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, replace_all
-from dovetail.module import call, init, specs
-from dovetail.nn import DenseLinear, Int8Linear, Linear, LoRALinear
+from dovetail.config import REQUIRED, ConfigError, replace_all
+from dovetail.module import Module, call, init, specs
+from dovetail.nn import (
+    DenseLinear,
+    FeedForward,
+    GroupedLinear,
+    Int8Linear,
+    LatentAttention,
+    Linear,
+    LoRAGroupedLinear,
+    LoRALinear,
+    MoEFeedForward,
+)
 from support import reference
+from support.compare import assert_same
 from support.models import lm, random_params
 from support.numeric import check, normal
 
@@ -53,6 +67,53 @@ def test_every_linear_map_of_a_model_gets_one_and_keeps_its_own_config():
     tree = specs(adapted.build())
     assert set(tree["head"]) == {"lora_a", "lora_b", "inner"}
     assert set(tree["stack"]["layer"]["mixer"]["query"]["inner"]) == {"weight", "bias"}
+
+
+class Reference(Module):
+    """A model beside itself without its adapters, which need no parameters of their own."""
+
+    class Config(Module.Config):
+        policy: Module.Config = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.policy = self.child("policy", cfg.policy)
+
+    def forward(self, ids):
+        return self.policy(ids), self.without_gradient(self.policy, ids, off=["lora"])
+
+
+def without_adapters(tree):
+    if not isinstance(tree, dict):
+        return tree
+    return without_adapters(tree["inner"]) if "inner" in tree else {k: without_adapters(v) for k, v in tree.items()}
+
+
+MOE = replace_all(FeedForward.Config, MoEFeedForward.Config(num_experts=4))
+LATENT = LatentAttention.Config(num_heads=2, kv_rank=3, nope_dim=2, rope_dim=2, value_dim=3)
+
+
+SPARSE = MOE(lm()).set_in("stack.layer.mixer", LATENT)
+
+
+@pytest.mark.parametrize("plain", [lm(), SPARSE], ids=["dense", "experts, latent"])
+def test_switched_off_it_is_the_model_without_adapters_and_learns_nothing(plain):
+    kinds: Any = {
+        Linear.Config: lambda old: LoRALinear.Config(rank=2, inner=old),
+        GroupedLinear.Config: lambda old: LoRAGroupedLinear.Config(rank=2, inner=old),
+    }
+    model = Reference.Config(policy=replace_all(kinds, missing="ok")(plain)).build()
+    params, ids = random_params(model), jnp.array([[1, 2, 3], [4, 5, 6]])
+
+    def second(params):
+        policy, reference = call(model, params, ids)[0]
+        return jnp.sum(jnp.square(reference)), (policy, reference)
+
+    grads, (policy, found) = jax.jit(jax.grad(second, has_aux=True))(params)
+    want = call(plain.build(), without_adapters(params["policy"]), ids)[0]
+    assert_same(found, want)
+    assert not np.allclose(policy, want, atol=0.1)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads))
 
 
 def test_a_rank_below_one_is_refused():

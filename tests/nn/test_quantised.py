@@ -123,6 +123,6 @@ def test_the_loss_in_four_bits_does_not_track_it(monkeypatch):
         scales = jnp.max(jnp.abs(x), axis=axis, keepdims=True).astype(jnp.float32) / 7
         return jnp.round(x.astype(jnp.float32) / jnp.where(scales == 0, 1.0, scales)).astype(to), scales
 
-    monkeypatch.setattr("dovetail.ops._eight_bits._rounded", four_bits)
+    monkeypatch.setattr("dovetail.ops._low_precision._rounded", four_bits)
     found, allowed = distance(losses.__wrapped__(Int8Linear.Config(gradients="all")))
     assert (found > allowed).any(), (found, allowed)

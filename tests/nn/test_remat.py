@@ -30,8 +30,8 @@ def test_the_less_is_kept_the_less_memory_is_used(kind):
         memory = compiled.memory_analysis()
         assert memory is not None
         used[policy] = memory.temp_size_in_bytes
-    assert list(used) == ["none", "save_dots", "save_qkvo", "offload_qkvo", "full"]
-    assert used["none"] > used["save_dots"] > used["save_qkvo"] == used["offload_qkvo"] > used["full"]
+    assert list(used) == ["save_all", "save_dots", "save_qkvo", "offload_qkvo", "full"]
+    assert used["save_all"] > used["save_dots"] > used["save_qkvo"] == used["offload_qkvo"] > used["full"]
 
 
 def test_offloaded_activations_go_to_the_memory_of_the_host():
@@ -48,10 +48,12 @@ def test_what_is_kept_changes_no_number():
         _, step = program("dense", policy)
         found[policy] = jax.device_get(jax.jit(step)(params, batch, None))
     for policy in POLICIES:
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found[policy], found["none"])
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found[policy], found["save_all"]
+        )
 
 
 def test_no_policy_leaves_each_block_as_it_is():
     cfg = with_remat(model("gpt2-tiny"), "full")
     assert with_remat(cfg, None) is cfg
-    assert all(block.remat is None for _, block in find(with_remat(cfg, "none"), Block.Config))
+    assert all(block.remat is None for _, block in find(with_remat(cfg, "save_all"), Block.Config))

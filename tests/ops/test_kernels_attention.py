@@ -117,7 +117,7 @@ def test_splash_attends_from_parts_of_a_sequence(mask):
 
 
 @pytest.mark.parametrize(
-    "policy, forward", [("none", 1), ("save_dots", 1), ("save_qkvo", 1), ("offload_qkvo", 1), ("full", 2)]
+    "policy, forward", [("save_all", 1), ("save_dots", 1), ("save_qkvo", 1), ("offload_qkvo", 1), ("full", 2)]
 )
 @pytest.mark.parametrize("cfg", [SPLASH, TRITON], ids=["splash", "triton"])
 def test_the_forward_kernel_runs_once_for_each_layer_where_its_result_is_kept(cfg, policy, forward):

@@ -120,7 +120,7 @@ def test_rates_are_those_of_all_layers_of_nested_stacks_in_the_order_they_run(sp
 
 
 def test_the_learner_says_which_group_each_parameter_is_in(specs):
-    frozen = {**specs, "rule": dataclasses.replace(specs["up"]["weight"], rule=lambda value, gradient: value)}
+    frozen = {**specs, "still": dataclasses.replace(specs["up"]["weight"], frozen=True)}
     groups = (*GROUPS[:2], Group(paths=("head.*",), rate=2.0, project=config_for(unit_norm, axis="vocab")))
     assert str(BASE.set(groups=groups).build(specs=frozen)) == (
         "parameter                     group      rate              decay  project\n"
@@ -130,7 +130,7 @@ def test_the_learner_says_which_group_each_parameter_is_in(specs):
         "layer.attention.query.weight  groups[1]  0 to 1, by layer  0.2\n"
         "layer.experts.weight          groups[1]  0 to 1, by layer  0.2\n"
         "layer.norm.scale              -          1                 0\n"
-        "rule                          own rule\n"
+        "still                         frozen\n"
         "up.weight                     -          1                 0.2"
     )
 

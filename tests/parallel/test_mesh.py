@@ -40,7 +40,7 @@ def test_naming_axes_changes_nothing_else():
         ("data=two", "mesh: 'data=two' is not AXIS=SIZE or AXIS=SLICESxSIZE, as in data=2,fsdp=2x4."),
         ("data", "mesh: 'data' is not AXIS=SIZE or AXIS=SLICESxSIZE, as in data=2,fsdp=2x4."),
         ("data=0", "mesh.data is 0, expected at least 1."),
-        ("data=0x2", "mesh.outer.data is 0, expected at least 1."),
+        ("data=0x2", "mesh.across_slices.data is 0, expected at least 1."),
     ],
 )
 def test_what_is_not_a_mesh_is_refused(text, message):
@@ -53,7 +53,7 @@ def test_what_is_not_a_mesh_is_refused(text, message):
     "mesh, message",
     [
         (Mesh(rounds=0), "mesh.rounds is 0, expected at least 1."),
-        (Mesh(outer={"dat": 2}), "mesh.outer: there is no mesh axis 'dat'. Did you mean 'data'?"),
+        (Mesh(across_slices={"dat": 2}), "mesh.across_slices: there is no mesh axis 'dat'. Did you mean 'data'?"),
         (
             Mesh(pipeline=2, rounds=2, schedule="one_forward_one_backward"),
             "mesh.rounds is 2, but one_forward_one_backward has one round. Set it to 1.",
@@ -102,7 +102,7 @@ def test_too_few_devices_are_an_error_that_says_how_many_there_are():
 
 
 def test_a_mesh_travels_with_a_config():
-    mesh = Mesh(data=2, outer={"data": 2}, attention="ring").set_in("rules.may_stay_whole", ("heads",))
+    mesh = Mesh(data=2, across_slices={"data": 2}, attention="ring").set_in("rules.may_stay_whole", ("heads",))
     assert from_json(to_json(mesh)) == mesh
     assert mesh.on(jax.devices()[:4]).size == 4
 

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.config import ConfigError, modify
 from dovetail.module import Module, Remat, call, constant
-from dovetail.optim import one_after_the_other, value_and_grad
+from dovetail.optim import accumulate, value_and_grad
 from dovetail.parallel import Mesh, layout_of, one_forward_one_backward
 from support.compare import assert_same
 from support.loops import Context, Remembering, Repeat
@@ -122,6 +122,13 @@ def test_random_numbers_are_those_of_accumulation_and_remat_changes_nothing():
     assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, rng=jax.random.key(3), dtype=np.float64))
 
 
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("remat", [None, Remat()], ids=["kept", "remat"])
+def test_what_layers_publish_goes_with_the_microbatch_from_stage_to_stage_and_back(remat):
+    cfg = modify(Layer.Config, lambda layer: layer.set(publishes=True, remat=remat))(Model.Config())
+    assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, rng=jax.random.key(3), dtype=np.float64))
+
+
 def programs(cfg, mesh, num_microbatches, rows, schedule=one_forward_one_backward):
     model = cfg.build()
     params, layout = random_params(model), layout_of(mesh)
@@ -146,7 +153,7 @@ def test_memory_does_not_grow_with_the_number_of_microbatches():
             return temporary_bytes(*programs(Model.Config(), mesh, number, 64 * microbatches, schedule))
 
     few, many = (bytes_of(one_forward_one_backward, count) for count in (4, 16))
-    forward_first_few, forward_first_many = (bytes_of(one_after_the_other, count) for count in (4, 16))
+    forward_first_few, forward_first_many = (bytes_of(accumulate, count) for count in (4, 16))
     words = sum(leaf.nbytes for leaf in batch(64 * 12).values())
     assert many - few < 1.1 * words, "12 microbatches more: no more than their words"
     assert forward_first_many - forward_first_few > 10 * words

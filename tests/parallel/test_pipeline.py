@@ -93,6 +93,43 @@ def test_a_pipeline_equals_the_loop_over_each_microbatch(mesh, count):
     assert got[0][1].updates["layer.load"].shape == (count, DIM)
 
 
+def published(model, params, x, shift, **kwargs):
+    """What comes out, and what layers have published, with a row for each of the batch."""
+    x, collected = run(model, params, x, shift, **kwargs)
+    found = collected.published
+    return {"x": x, "first": found["first"].value, "last": found["last"].value["mean"]}
+
+
+@pytest.mark.parametrize("mesh, count", [MESHES[0], MESHES[2], MESHES[3]], ids=["GPipe", "GPipe of 8", "circular"])
+@pytest.mark.parametrize("remat", [None, Remat()], ids=["kept", "remat"])
+@pytest.mark.usefixtures("wide")
+def test_what_layers_publish_goes_with_the_microbatch_from_stage_to_stage(mesh, count, remat):
+    model = layers(count, layer=Layer.Config(publishes=True, remat=remat))
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), random_params(model))
+
+    def outcome(layout, params):
+        def loss(params, args):
+            found = published(model, params, *args, layout=layout)
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in found.values()), found
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, inputs())
+
+    assert_same(on(mesh, outcome, model, params), jax.device_get(outcome(None, params)))
+
+
+def test_what_layers_publish_is_not_moved_where_nobody_publishes():
+    plain, told = (
+        program(layers(8, layer=Layer.Config(publishes=publishes)), *inputs(), mesh=Mesh(pipeline=2, microbatches=8))
+        for publishes in (False, True)
+    )
+    carried = [
+        [eqn.params["num_carry"] for eqn, _ in equations(each) if eqn.primitive.name == "scan"]
+        for each in (plain, told)
+    ]
+    assert carried[0][1] == 1, "x alone, in the loop over the layers of a stage"
+    assert carried[1][1] == 1 + 2 + 2, "two values, and whether each is there"
+
+
 def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself_on_one_device():
     mesh = Mesh(pipeline=2, data=2, tensor=2, microbatches=4)
     remat = modify(Block.Config, lambda block: block.set(remat=Remat()))

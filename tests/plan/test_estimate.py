@@ -56,7 +56,7 @@ def test_a_block_is_a_part_of_what_a_deeper_model_leaves_behind():
 
     def added(times: int) -> int:
         """Bytes that all blocks together keep, beyond their inputs."""
-        none, full = (kept_bytes(with_remat(model(times), policy), ROW, DTYPE) for policy in ("none", "full"))
+        none, full = (kept_bytes(with_remat(model(times), policy), ROW, DTYPE) for policy in ("save_all", "full"))
         return none - full
 
     all_kinds = (added(2 * times) - added(times)) / times  # One block of each.

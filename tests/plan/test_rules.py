@@ -10,7 +10,7 @@ from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, Pre
 from dovetail.parallel import check_fit
 from dovetail.plan import MESH_RULES, Fitted, on_hardware
 from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
-from dovetail.train import batch_shape
+from dovetail.train import batch_shape, largest
 from dovetail.zoo import RECIPES, recipe
 
 LARGE = (
@@ -69,7 +69,7 @@ def test_the_estimate_of_what_was_chosen_is_below_the_limit(on):
 def test_parameters_are_split_over_all_of_a_slice_and_slices_over_the_network():
     cfg = on_hardware(recipe("llama2-7b"), "tpu-v5p-512x2")
     assert cfg.mesh.fsdp == 256
-    assert cfg.mesh.outer == {"data": 2}
+    assert cfg.mesh.across_slices == {"data": 2}
 
 
 def test_over_slow_links_parameters_are_split_no_further_than_memory_asks_for():
@@ -101,7 +101,7 @@ def test_layers_are_in_stages_where_the_network_cannot_bring_all_parameters_in_t
     check_fit(mesh, specs(cfg.model.build(path="model")), batch_shape(cfg.input.batch_specs()))
     assert mesh.pipeline == 2
     assert (mesh.pipeline - 1) / (mesh.num_microbatches * mesh.rounds) <= 0.1
-    tokens = cfg.input.batch_size * cfg.input.seq_len / mesh.num_devices
+    tokens = largest(cfg.input.batch_specs()).num_units / mesh.num_devices
     computes = 6 * tokens / (0.5 * chip.peak["bfloat16"])  # Seconds for each parameter of the model, ...
     assert chip.domain
     assert chip.network

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objectives and inputs as a user would write them: pairs of answers with a reference model, images with captions."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ from jax import Array
 from dovetail.config import REQUIRED
 from dovetail.data import BatchSpec, Field, NumberedInput
 from dovetail.models import CausalLM
-from dovetail.module import Loss, Module, Objective, ParamSpec, modules
+from dovetail.module import Loss, Objective
 from dovetail.nn import DenseLinear, Linear
 
 WORDS = 11  # As `support.models.lm` has them.
@@ -59,31 +58,16 @@ class Preference(Objective):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self.policy = self.child("policy", cfg.policy)
-        self.reference = self.child("reference", cfg.reference)
-        freeze(self.reference)
+        self.reference = self.child("reference", cfg.reference, frozen=True)
 
     def loss(self, batch: Mapping[str, Array]) -> Loss:
         flat = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ("tokens", "targets", "weights")}
-        gain = self.policy.log_probs(flat) - jax.lax.stop_gradient(self.reference.log_probs(flat))
+        gain = self.policy.log_probs(flat) - self.reference.log_probs(flat)
         better, worse = jnp.sum(gain.reshape(batch["weights"].shape), axis=-1).T
         counts = jnp.any(batch["weights"] > 0, axis=(1, 2)).astype(jnp.float32)
         losses = -jax.nn.log_sigmoid(self.cfg.beta * (better - worse))
         right = (better > worse).astype(jnp.float32)
         return Loss(jnp.sum(losses * counts), jnp.sum(counts), {"right": (jnp.sum(right * counts), jnp.sum(counts))})
-
-
-@dataclasses.dataclass(frozen=True)
-class FrozenSpec(ParamSpec):
-    """The spec of a parameter that no run changes."""
-
-    frozen: bool = True
-
-
-def freeze(module: Module) -> None:
-    """Declares all parameters of a module as frozen."""
-    for each, _ in modules(module):
-        fields = {name: vars(spec) for name, spec in each._params.items()}
-        each._params.update({name: FrozenSpec(**field) for name, field in fields.items()})
 
 
 class Captions(NumberedInput):

@@ -17,7 +17,10 @@ class Layer(Module):
 
     DIM = 4
 
-    def __init__(self, cfg, **kwargs):
+    class Config(Module.Config):
+        publishes: bool = False
+
+    def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self.param("weight", (self.DIM, self.DIM), axes=(None, None))
         self.state("load", (self.DIM,), axes=(None,), lifetime="run")
@@ -26,6 +29,11 @@ class Layer(Module):
         shift, scale, offset = (context.given[name] for name in ("shift", "scale", "offset"))
         x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
         x = x + jnp.tanh(x @ self.weight) * scale[:, :, None] + shift[:, :, None] + offset
+        if self.cfg.publishes:
+            x = x + jnp.tanh(context.get("first", jnp.zeros_like(x)))
+            x = x + context.get("last", {"mean": jnp.zeros(x.shape[:1], x.dtype)})["mean"][:, None, None]
+            self.publish("first", x, keep="first")
+            self.publish("last", {"mean": jnp.mean(x, axis=(1, 2))})
         if self.training:
             x = jnp.where(jax.random.bernoulli(self.rng(), 0.5, x.shape), x, x / 2)
         self.summary("size", jnp.mean(jnp.square(x)))

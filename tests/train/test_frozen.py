@@ -103,7 +103,7 @@ def test_a_mesh_changes_nothing_of_it(base, tmp_path):
 
 def test_what_frozen_parameters_need_is_counted_so(base, tmp_path):
     program = Program(preference(base[0], tmp_path))
-    trained = jax.tree.leaves(program.learner.trained["reference"])
+    trained = jax.tree.leaves(program.learner.trainable["reference"])
     assert trained
     assert not any(trained)
 

@@ -62,8 +62,8 @@ def test_another_model_is_refused_in_a_few_lines(tmp_path):
     with pytest.raises(ConfigError) as e:
         changes_since(tmp_path, other, allow_change=False)
     lines = str(e.value).splitlines()
-    assert "  model.stack: dovetail.nn.Repeat.Config -> dovetail.nn.Repeat.Config" in lines
-    assert not any(line[2:].startswith(("model.stack.layer", "model.stack.pattern")) for line in lines)
+    assert any(line.startswith("  model.stack.layer: dovetail.nn.Block.Config -> ") for line in lines)
+    assert not any(line[2:].startswith("model.stack.layer[") for line in lines)
     assert len(lines) < 35 < len(diff(cfg, other))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.config import modify, override, replace_all, visit
 from dovetail.models import MultiTokenPrediction
-from dovetail.module import init, specs
+from dovetail.module import init, run_specs, specs
 from dovetail.nn import Attention, Capacity, DenseLinear, LoRALinear, MoEFeedForward
 from dovetail.ops import (
     AttentionKernel,
@@ -89,7 +89,7 @@ def test_a_further_prediction_counts_its_block_and_the_head_again():
 def test_what_is_frozen_needs_no_gradient_of_its_own():
     cfg = recipe("llama3-tiny")
     lora = replace_all(DenseLinear.Config, LoRALinear.Config(rank=2), at="model.stack.*")(cfg)
-    frozen = lora.set_in("learner.trained", ("*.lora_*",))
+    frozen = lora.set_in("learner.trainable", ("*.lora_*",))
     whole, length = size_of(cfg), cfg.input.seq_len
     adapters = size_of(lora).flops_per_unit - whole.flops_per_unit  # 6 for each number in them.
     left_out = whole.full_flops_per_unit - whole.flops_per_unit  # Scores of what comes later.
@@ -146,7 +146,8 @@ def test_a_smaller_window_is_less_work_and_all_scores_are_not():
 def test_the_parts_of_a_run_are_all_of_it(name):
     cfg = recipe(name)
     parts, size = parts_of(cfg), size_of(cfg)
-    assert sum(part.parameters for part in parts.values()) == size.parameters == RECIPES[name].parameters
+    biases = sum(spec.size for spec in jax.tree.leaves(run_specs(cfg.model.build())))  # Published as parameters.
+    assert sum(part.parameters for part in parts.values()) == size.parameters == RECIPES[name].parameters - biases
     state = jax.eval_shape(lambda: init_state(init(cfg.model.build(), jax.random.key(0)), _learner(cfg)))
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.learner))
     assert sum(part.optimizer_bytes for part in parts.values()) == held

@@ -118,12 +118,13 @@ def test_parameters_that_are_not_trained_get_no_gradient_and_no_memory_for_one()
     trained = jax.tree.map(lambda _: False, specs(model)) | {"head": {"weight": True}}
     options = {"num_microbatches": 2, "dtype": None}
     (_, want), (_, got) = (
-        jax.jit(gradients_of(model, trained=each, **options))(state.params, batch(0), None) for each in (None, trained)
+        jax.jit(gradients_of(model, trainable=each, **options))(state.params, batch(0), None)
+        for each in (None, trained)
     )
     assert_same(got["head"], want["head"])
     rest = {name: leaf for name, leaf in got.items() if name != "head"}
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(rest))
-    program = jax.make_jaxpr(gradients_of(model, trained=trained, **options))(state.params, batch(0), None)
+    program = jax.make_jaxpr(gradients_of(model, trainable=trained, **options))(state.params, batch(0), None)
     (loop,) = (eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "scan")
     assert loop.params["num_carry"] == 1  # The sum of the only gradient.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ._base import ConfigBase, fields_of
-from ._choice import choices, config_named, imported
+from ._by_name import choices, config_named, imported
 from ._errors import ConfigError, did_you_mean
 from ._function import FunctionConfig
 from ._inherit import check_losses, inherit

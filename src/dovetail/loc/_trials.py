@@ -116,7 +116,7 @@ def _added_by_moe(before: Specs, new: Any) -> int:
         added += (new.num_experts - 1) * spec.size
         if path.endswith("up.weight"):
             dim, router = spec.fan_in, new.router
-            biases = router.bias + (router.selection_rate is not None)
+            biases = router.bias  # That of the selection is state of the run.
             shared = 3 * dim * new.shared.hidden_dim if new.shared else 0
             added += _layers(spec) * (new.num_experts * (dim + biases) + shared)
     return added

@@ -11,7 +11,7 @@ import jax
 
 from dovetail.aot import count_flops
 from dovetail.config import ConfigError, from_json, to_json
-from dovetail.module import Module, Objective, ParamSpec, abstract, specs
+from dovetail.module import Module, Objective, ParamSpec, abstract, abstract_run_state, merged, specs
 from dovetail.parallel import BatchShape, check_fit, parse_mesh
 from dovetail.train import eval_step
 
@@ -41,7 +41,8 @@ class Built:
     def products(self) -> float:
         """How many products of numbers a forward pass takes per token, counted in the traced program."""
         inputs = {name: jax.ShapeDtypeStruct((ROWS, TOKENS), dtype) for name, dtype in _INPUTS.items()}
-        return count_flops(eval_step(self.module, dtype=None), abstract(self.module), inputs) / (2 * ROWS * TOKENS)
+        params = merged(abstract(self.module), abstract_run_state(self.module))
+        return count_flops(eval_step(self.module, dtype=None), params, inputs) / (2 * ROWS * TOKENS)
 
 
 def built(cfg: Module.Config) -> Built:

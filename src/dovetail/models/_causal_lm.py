@@ -157,7 +157,7 @@ class CausalLM(Objective):
         hidden = self._hidden(ids, self._context(ids, batch.get("positions"), batch.get("segments"), None))
         return self.on_shards(
             self._own_log_probs,
-            self.lay(hidden, *axes, None),
+            self.constrain(hidden, *axes, None),
             targets,
             weights,
             in_axes=((*axes, None), axes, axes),
@@ -171,7 +171,7 @@ class CausalLM(Objective):
 
     def _token_loss(self, hidden: Array, targets: Array, weights: Array) -> TokenLoss:
         axes = ("batch", "seq")
-        hidden = self.lay(hidden, *axes, None)
+        hidden = self.constrain(hidden, *axes, None)
         return self.on_shards(
             self._own_loss, hidden, targets, weights, in_axes=((*axes, None), axes, axes), out_axes=None
         )
@@ -189,7 +189,7 @@ class CausalLM(Objective):
 
     def _logits(self, hidden: Array) -> Array:
         scale, cap = self.cfg.logit_scale, self.cfg.logit_cap
-        logits = self.embedding.attend(hidden) if self.head is None else self.head(hidden)
+        logits = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
         logits = logits if scale == 1.0 else logits * scale
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
@@ -201,7 +201,7 @@ class CausalLM(Objective):
         x = self._embedded(ids)
         if self.position is not None:
             x = x + self.position(context.positions)
-        x = self.lay(self.dropout(x), "batch", "stream", None)
+        x = self.constrain(self.dropout(x), "batch", "stream", None)
         return self.norm(self.stack(x, context), context)
 
     def _context(

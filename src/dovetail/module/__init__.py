@@ -33,6 +33,7 @@ from ._remat import kernel_result as kernel_result
 from ._state import SizedState as SizedState
 from ._state import StateSpec as StateSpec
 from ._state import StateSpecs as StateSpecs
+from ._state import abstract_run_state as abstract_run_state
 from ._state import init_run_state as init_run_state
 from ._state import make_state as make_state
 from ._state import merged as merged

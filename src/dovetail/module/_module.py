@@ -282,7 +282,7 @@ class Module(Component):
         named: Any = functools.partial(checkpoint_name, name=full)
         return jax.tree.map(named, value)
 
-    def lay(self, value: Array, *axes: str | None) -> Array:
+    def constrain(self, value: Array, *axes: str | None) -> Array:
         """Says what the dimensions of an activation are, from which follows how it lies on the mesh, if there is one.
 
         Costs nothing on one device.
@@ -371,6 +371,8 @@ class Module(Component):
         scope.frame.check_trace(f"{self!r} updates the state {name!r}", _LEAVES)
         if name in self._run_state:
             value = jax.lax.stop_gradient(jnp.asarray(value))
+            if value.dtype in (jnp.bfloat16, jnp.float16):  # Means are in float32, and rules get what is.
+                value = value.astype(jnp.float32)
             scope.frame.updates.setdefault(join(self.path, name), []).append(value)
         elif name in self._state:
             write_state(scope, name, value)

@@ -107,6 +107,11 @@ def init_run_state(module: "Module") -> dict[str, Any]:
     return map_specs(lambda spec: spec.make(jax.random.key(0)), run_specs(module))
 
 
+def abstract_run_state(module: "Module") -> dict[str, Any]:
+    """Returns shapes and dtypes of all state that lives as long as the run, for tracing without making it."""
+    return map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), run_specs(module))
+
+
 def merged(params: Mapping[str, Any], run_state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns parameters and state of a run as one tree, which is what `call` reads both from."""
     both = dict(params)

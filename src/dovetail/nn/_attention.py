@@ -40,12 +40,15 @@ class AttentionVariant(Module, abc.ABC):
     def heads(self, q: Array, k: Array, v: Array, x: Array, context: Context) -> tuple[Array, Array, Array]:
         """Maps queries `[B, T, H, K]`, keys and values `[B, T, G, K]` to those to use; `x` is what they are made of.
 
-        Their numbers of heads and dims may change: the kernel wants as many keys as values, and H a multiple of G.
+        Keys and values keep their shapes, for which the cache is declared; `view` may change them after it.
         """
         return q, k, v
 
     def view(self, view: View | None, context: Context) -> View:
-        """Returns what the queries attend to; None: the attention has no keys and values of its own."""
+        """Returns what the queries attend to; None: the attention has no keys and values of its own.
+
+        Numbers of heads and dims may change: the kernel wants as many keys as values, and H a multiple of them.
+        """
         if view is None:
             raise ModuleError(f"{self!r}: there are no keys. Set key and value of the attention, or bring a view.")
         return view
@@ -117,7 +120,7 @@ class Attention(Mixer):
         self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
 
     def forward(self, x: Array, context: Context) -> Array:
-        x = self.lay(x, "batch", "seq", None)
+        x = self.constrain(x, "batch", "seq", None)
         q, k, v = self._heads(x, context)
         view = None if k is None or v is None else self._view(k, v, context)
         if self.variant is not None:
@@ -126,16 +129,16 @@ class Attention(Mixer):
         attended = self._attended(q, view, context)
         if self.variant is not None:
             attended = self.variant.result(attended, x, context)
-        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
+        attended = self.tag("attended", self.constrain(attended, "batch", "seq", "heads", None))
         if self.gate is not None:
             attended = attended * jax.nn.sigmoid(self.gate(x))
-        return self.lay(self.out(attended), "batch", "stream", None)
+        return self.constrain(self.out(attended), "batch", "stream", None)
 
     def _heads(self, x: Array, context: Context) -> tuple[Array, Array | None, Array | None]:
         """Returns queries, and keys and values if this attention has any."""
         if self.key is None or self.value is None:
             q = self.rotary(self._normed(self.query(x), self.query_norm, context), context.positions)
-            return self.tag("qkv", self.lay(q, "batch", "seq", "heads", None)), None, None
+            return self.tag("qkv", self.constrain(q, "batch", "seq", "heads", None)), None, None
         q, k = (
             self._normed(self.query(x), self.query_norm, context),
             self._normed(self.key(x), self.key_norm, context),
@@ -144,8 +147,8 @@ class Attention(Mixer):
         q, k = self.rotary(q, context.positions), self.rotary(k, context.positions)
         if self.variant is not None:
             q, k, v = self.variant.heads(q, k, v, x, context)
-        q = self.lay(q, "batch", "seq", "heads", None)
-        k, v = (self.lay(each, "batch", "seq", "kv_heads", None) for each in (k, v))
+        q = self.constrain(q, "batch", "seq", "heads", None)
+        k, v = (self.constrain(each, "batch", "seq", "kv_heads", None) for each in (k, v))
         return self.tag("qkv", (q, k, v))
 
     def _view(self, k: Array, v: Array, context: Context) -> View:

@@ -4,7 +4,8 @@
 Shape letters: B batch, T time, D model dim.
 """
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from jax import Array
 
@@ -44,6 +45,7 @@ class Block(Layer):
     """
 
     class Config(Layer.Config):
+        renamed: ClassVar[Mapping[str, str]] = {"added_scale": "residual_scale"}
         norm: Norm.Config | None = None  # The same for all branches, before the norm of each.
         mixer_norm: Norm.Config | None = RMSNorm.Config()
         mixer: Mixer.Config | None = Attention.Config()

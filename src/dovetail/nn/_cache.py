@@ -60,7 +60,7 @@ class DenseCache(Cache):
         _declare_tokens(self)
 
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
-        index, known = _remember(self, tokens, next(iter(values.values())).shape[:2])
+        index, known = _remember(self, tokens, _checked(self, self.cfg.entries, values))
         kept: dict[str, Array] = {}
         for name, new in values.items():
             old = getattr(self, name)
@@ -90,7 +90,7 @@ class PagedCache(Cache):
         _declare_tokens(self)
 
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
-        index, known = _remember(self, tokens, next(iter(values.values())).shape[:2])
+        index, known = _remember(self, tokens, _checked(self, self.cfg.entries, values))
         page, place = index // self.cfg.page, index % self.cfg.page
         if self.table.shape[1] * self.cfg.page != known.index.shape[1]:
             raise ModuleError(
@@ -114,6 +114,17 @@ def _declare_tokens(cache: Cache) -> None:
     cache.state("index", size, axes=axes, dtype=jnp.int32, init=EMPTY)
     cache.state("segment", size, axes=axes, dtype=jnp.int32)
     cache.state("prefix", size, axes=axes, dtype=jnp.bool_)
+
+
+def _checked(cache: Cache, entries: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[int, ...]:
+    """Returns batch and time of arrays that are what the cache was declared for."""
+    found = {name: value.shape[2:] for name, value in values.items()}
+    if found != {name: tuple(shape) for name, shape in entries.items()}:
+        raise ModuleError(
+            f"{cache!r}: is given {found} for each token, but was declared for {dict(entries)}.\n"
+            "  Declare what is kept; or change it after the cache, as a variant of attention does in its view."
+        )
+    return next(iter(values.values())).shape[:2]
 
 
 def _remember(cache: Cache, tokens: Tokens, shape: tuple[int, ...]) -> tuple[Array, Tokens]:

@@ -57,9 +57,9 @@ class CrossAttention(Mixer):
 
     def forward(self, x: Array, context: Context) -> Array:
         k, v, k_tokens = self._memory(x, context)
-        q = self.query(self.lay(x, "batch", "seq", None))
+        q = self.query(self.constrain(x, "batch", "seq", None))
         attended = self._kernel(
-            self.lay(q, "batch", "seq", "heads", None),
+            self.constrain(q, "batch", "seq", "heads", None),
             k,
             v,
             mask=SameSegment() & Written(),
@@ -68,8 +68,8 @@ class CrossAttention(Mixer):
             scale=self._scale,
             aligned=False,
         )
-        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
-        return self.lay(self.out(attended), "batch", "stream", None)
+        attended = self.tag("attended", self.constrain(attended, "batch", "seq", "heads", None))
+        return self.constrain(self.out(attended), "batch", "stream", None)
 
     def _memory(self, x: Array, context: Context) -> tuple[Array, Array, Tokens]:
         """Returns keys, values and tokens of the memory: of the one that is given, or else of the one that is kept."""

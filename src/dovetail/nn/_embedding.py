@@ -48,7 +48,7 @@ class Embedding(Module):
         total = jax.lax.psum(found.astype(jnp.float32), parts).astype(table.dtype)
         return jnp.where(known[..., None], total, jnp.nan)
 
-    def attend(self, x: Array) -> Array:
+    def logits(self, x: Array) -> Array:
         """Maps activations `[*B, dim]` to logits `[*B, vocab]`, by the same table."""
         return x @ self.table.T
 

@@ -50,9 +50,9 @@ class DenseFeedForward(FeedForward):
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
-        x = self.lay(x, "batch", "seq", None)
-        hidden = self.lay(self.cfg.activation(self.up(x)), "batch", "seq", "mlp")
-        return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)
+        x = self.constrain(x, "batch", "seq", None)
+        hidden = self.constrain(self.cfg.activation(self.up(x)), "batch", "seq", "mlp")
+        return self.constrain(self.down(self.tag("hidden", hidden)), "batch", "stream", None)
 
 
 class GatedFeedForward(FeedForward):
@@ -76,6 +76,6 @@ class GatedFeedForward(FeedForward):
         self.down = self.child("down", _down(cfg.down, cfg.dim, cfg.hidden_dim))
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
-        x = self.lay(x, "batch", "seq", None)
-        hidden = self.lay(self._activation(self.gate(x), self.up(x)), "batch", "seq", "mlp")
-        return self.lay(self.down(self.tag("hidden", hidden)), "batch", "stream", None)
+        x = self.constrain(x, "batch", "seq", None)
+        hidden = self.constrain(self._activation(self.gate(x), self.up(x)), "batch", "seq", "mlp")
+        return self.constrain(self.down(self.tag("hidden", hidden)), "batch", "stream", None)

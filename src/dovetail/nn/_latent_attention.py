@@ -81,7 +81,7 @@ class LatentAttention(Mixer):
         self.cache = self.child("cache", cfg.cache.set(entries=kept, axes={"latent": (None, None)}))
 
     def forward(self, x: Array, context: Context) -> Array:
-        x = self.lay(x, "batch", "seq", None)
+        x = self.constrain(x, "batch", "seq", None)
         q = self.query(x if self.query_down is None else self.query_norm(self.query_down(x), context))
         nope, rope = jnp.split(q, [self.cfg.nope_dim], axis=-1)
         rope = self.rotary(rope, context.positions)
@@ -89,15 +89,15 @@ class LatentAttention(Mixer):
         latent, shared = self.tag("latent", (latent, shared))
         attend = self._from_cache if self.stateful else self._from_heads
         attended = attend(nope, rope, latent, shared, context)
-        attended = self.tag("attended", self.lay(attended, "batch", "seq", "heads", None))
-        return self.lay(self.out(attended), "batch", "stream", None)
+        attended = self.tag("attended", self.constrain(attended, "batch", "seq", "heads", None))
+        return self.constrain(self.out(attended), "batch", "stream", None)
 
     def _from_heads(self, nope: Array, rope: Array, latent: Array, shared: Array, context: Context) -> Array:
         """Attends to keys and values of each head, `[B, T, H, N + P]` and `[B, T, H, V]`."""
         keys = self.key_up(latent)
         shared = jnp.broadcast_to(shared, (*keys.shape[:3], shared.shape[-1]))
         q, k = jnp.concatenate([nope, rope], axis=-1), jnp.concatenate([keys, shared], axis=-1)
-        q, k, v = (self.lay(each, "batch", "seq", "heads", None) for each in (q, k, self.value_up(latent)))
+        q, k, v = (self.constrain(each, "batch", "seq", "heads", None) for each in (q, k, self.value_up(latent)))
         q, k, v = self.tag("qkv", (q, k, v))
         tokens, mask = context.tokens, context.mask
         return self._kernel(q, k, v, mask=mask, q_tokens=tokens, k_tokens=tokens, scale=self._scale, aligned=True)

@@ -7,7 +7,7 @@ Shape letters: B batch, T time, D model dim.
 import abc
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from typing import Any
+from typing import Any, ClassVar
 
 from jax import Array
 
@@ -38,6 +38,7 @@ class Repeat(Layer):
     """
 
     class Config(Layer.Config):
+        renamed: ClassVar[Mapping[str, str]] = {"pattern": "layer"}
         layer: Layer.Config | tuple[Layer.Config, ...] = REQUIRED
         num_layers: int = REQUIRED
         loop: Loop = "scan"  # Compile the layer once, or each time it runs.
@@ -74,6 +75,7 @@ class Sequence(Layer):
     """Layers one after the other: three dense ones, then 58 with experts."""
 
     class Config(Layer.Config):
+        renamed: ClassVar[Mapping[str, str]] = {"stacks": "layers"}
         layers: tuple[Layer.Config, ...] = REQUIRED
 
     def __init__(self, cfg: Config, **kwargs):

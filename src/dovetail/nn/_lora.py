@@ -16,7 +16,7 @@ class LoRALinear(Linear):
     """Adds to another map a product of two thin matrices: `inner(x) + alpha / rank * (x @ lora_a) @ lora_b`.
 
     `lora_b` starts at zero: a new adapter changes nothing. What learns is up to the learner, which freezes all but the
-    adapters if its `trained` is `("*.lora_*",)`.
+    adapters if its `trainable` is `("*.lora_*",)`.
 
     Reference: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2021 (arXiv:2106.09685).
     """

@@ -10,11 +10,11 @@ from dovetail.module import Remat
 from ._block import Block
 
 _C = TypeVar("_C", bound=ConfigBase)
-RematPolicy = Literal["none", "full", "save_dots", "save_qkvo", "offload_qkvo"]
+RematPolicy = Literal["save_all", "full", "save_dots", "save_qkvo", "offload_qkvo"]
 
 # From the most memory to the least. All mixers call what they mix "qkv", and what comes out "attended".
 POLICIES: Mapping[str, Remat | None] = {
-    "none": None,  # Keep everything.
+    "save_all": None,  # Keep everything.
     "save_dots": Remat(save_dots=True),  # Keep the results of matrix products with weights, and of fused attention.
     "save_qkvo": Remat(save=("qkv", "attended")),  # Keep what goes into attention and what comes out.
     "offload_qkvo": Remat(offload=("qkv", "attended")),  # The same, in the memory of the host.

@@ -16,7 +16,7 @@ from jax import Array
 
 from dovetail.config import Component
 
-from ._choice import Support
+from ._kernel_choice import Support
 from ._masks import Mask, Tokens
 from ._score_bias import ScoreBias
 from ._work import Work, is_counted, stated

@@ -18,7 +18,7 @@ from jax import Array
 
 from dovetail.config import Component, ConfigError
 
-from ._choice import Support, choose
+from ._kernel_choice import Support, choose
 from ._work import Work, is_counted, stated
 
 

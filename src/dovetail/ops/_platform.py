@@ -3,7 +3,7 @@
 
 import jax
 
-from ._choice import Support
+from ._kernel_choice import Support
 
 
 def target() -> str:

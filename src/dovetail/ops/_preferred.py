@@ -5,7 +5,7 @@ from jax import Array
 
 from ._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from ._blockwise import BlockwiseAttention
-from ._choice import Support, choose
+from ._kernel_choice import Support, choose
 
 
 class PreferredAttention(AttentionKernel):

@@ -3,7 +3,7 @@
 
 from ._accumulate import LossFn as LossFn
 from ._accumulate import Mean as Mean
-from ._accumulate import one_after_the_other as one_after_the_other
+from ._accumulate import accumulate as accumulate
 from ._accumulate import value_and_grad as value_and_grad
 from ._adafactor import Adafactor as Adafactor
 from ._ema import EMA as EMA

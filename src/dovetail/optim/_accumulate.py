@@ -24,7 +24,7 @@ class Mean(NamedTuple):
     weight: Array
 
 
-def one_after_the_other(loss: _Loss, params: Any, zeros: Any, microbatches: Any) -> tuple[Any, Any]:
+def accumulate(loss: _Loss, params: Any, zeros: Any, microbatches: Any) -> tuple[Any, Any]:
     """Returns the sum of the gradients of all microbatches, added to `zeros`, and what the loss reports of each."""
 
     def body(total: Any, each: Any) -> tuple[Any, Any]:
@@ -45,7 +45,7 @@ def value_and_grad(
     batch: Any,
     rng: Array | None = None,
     num_microbatches: int = 1,
-    schedule: Callable[[_Loss, Any, Any, Any], tuple[Any, Any]] = one_after_the_other,
+    schedule: Callable[[_Loss, Any, Any, Any], tuple[Any, Any]] = accumulate,
 ) -> tuple[tuple[Array, Array, Any], Any]:
     """Returns `(loss, weight, aux), grads` of a batch, computed from microbatches.
 
@@ -63,7 +63,7 @@ def value_and_grad(
         batch: a tree of arrays whose first dimension is the batch. Microbatch i of n has the rows i, i + n, ..., so
             that a batch split over devices stays where it is. A loss that needs several rows at once needs n = 1.
         rng: microbatch i gets this key with i folded in; None is passed on as it is.
-        schedule: how the microbatches are run, as `one_after_the_other` says.
+        schedule: how the microbatches are run, as `accumulate` says.
     """
     _check_split(batch, num_microbatches)
 

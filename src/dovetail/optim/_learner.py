@@ -2,8 +2,8 @@
 """`Learner`: from gradients to new parameters, as a pure function of arrays."""
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ class Learner(Component):
     jitted, work on abstract shapes and on arrays sharded in any way, and `update` returns parameters and state with the
     shapes and dtypes it got, so that both can be donated.
 
-    A frozen parameter, one whose module says so or that is not `trained`, stays as it is: it has no state here, does
+    A frozen parameter, one whose module says so or that is not `trainable`, stays as it is: it has no state here, does
     not decay, and counts in no norm of gradients. Of one whose module says so there is no average either.
     """
 
@@ -54,7 +54,8 @@ class Learner(Component):
         ema: EMA.Config | None = None
         skip: Skip.Config | None = Skip.Config()
         groups: tuple[Group, ...] = ()  # Parameters with a rate, a decay or a projection of their own.
-        trained: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
+        trainable: tuple[str, ...] = ("*",)  # Paths or patterns of parameters that change; the others are frozen.
+        renamed: ClassVar[Mapping[str, str]] = {"trained": "trainable"}
         report_update_norm: bool = False  # In the metrics; takes another pass over all of them.
 
     def __init__(
@@ -74,9 +75,9 @@ class Learner(Component):
         self.schedule: Schedule = self._child("schedule", steps=steps)
         self.ema: EMA | None = self._child("ema")
         self.skip: Skip | None = self._child("skip")
-        expect(self, "trained", bool(cfg.trained), "at least one path or pattern")
+        expect(self, "trainable", bool(cfg.trainable), "at least one path or pattern")
         self._declared = specs
-        self._specs = frozen_except(cfg.trained, specs, f"{where(self)}: trained")
+        self._specs = frozen_except(cfg.trainable, specs, f"{where(self)}: trainable")
         learned = self._learned(specs)
         optimizer: Optimizer = self._child("optimizer")
         self._transformation = optimizer.transformation(learned)
@@ -85,7 +86,7 @@ class Learner(Component):
         self._treatments = treatments(cfg.groups, learned, optimizer.rates(learned), decays, self._path or "learner")
 
     @property
-    def trained(self) -> Any:
+    def trainable(self) -> Any:
         """A tree like the parameters, of booleans: whether a parameter is trained, or stays as it is."""
         return jax.tree.map(lambda spec: not spec.frozen, self._specs)
 

@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec
 
 from dovetail.ops import AttentionInputs, AttentionKernel, BlockwiseAttention, Mask, Parts, Scoring, Tokens
 
-from ._deal import Deal, deal
 from ._rules import ACTIVATIONS, Table
+from ._sequence_split import SequenceSplit, split_sequence
 
 
 class GatheredAttention(AttentionKernel):
@@ -59,7 +59,7 @@ def on_devices(
     inputs: AttentionInputs,
     aligned: bool | Parts,
     inner: Callable[..., Array],
-    meet: Callable[[Deal, AttentionInputs], Array],
+    meet: Callable[[SequenceSplit, AttentionInputs], Array],
     mask: Mask,
     cfg: SpreadConfig,
     where: str,
@@ -73,11 +73,11 @@ def on_devices(
     if not split.keys:
         return split.run(lambda inputs: inner(inputs, False), inputs)
     (axis,) = split.seq
-    dealt = deal(mask, inputs.q.shape[1], axis, split.sizes[axis], balanced=cfg.balanced, where=where)
+    dealt = split_sequence(mask, inputs.q.shape[1], axis, split.sizes[axis], balanced=cfg.balanced, where=where)
     return split.run(functools.partial(meet, dealt), inputs)
 
 
-def _gathered(inner: Callable[..., Array], dealt: Deal, inputs: AttentionInputs) -> Array:
+def _gathered(inner: Callable[..., Array], dealt: SequenceSplit, inputs: AttentionInputs) -> Array:
     def gather(x: Array) -> Array:
         return jax.lax.all_gather(x, dealt.axis, axis=1, tiled=True)
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.ops import move, rarely, row_groups
+from dovetail.ops import permute_rows, rarely, row_groups
 
 from ._pipeline import largest_of_stages
 
@@ -73,15 +73,15 @@ class Exchange:
     def _round(self, function: Run, rows: Array, number: Array) -> Array:
         """Returns what is made of the rows of one round, and zeros for the others."""
         source, target = self._parcels(rows.shape[0], number)
-        arrived = self._swap(move(rows, source, target))
+        arrived = self._swap(permute_rows(rows, source, target))
         begin = number * self.room
         ends = jnp.clip(jnp.cumsum(self.arriving, axis=1), begin, begin + self.room) - begin
         sizes = jnp.diff(ends, axis=1, prepend=0)
         owner = row_groups(sizes, self.room).reshape(-1)
         order = jnp.argsort(owner, stable=True)
         place = jnp.argsort(order)
-        made = function(move(arrived, order, place), jnp.sum(sizes, axis=0))
-        return move(self._swap(move(made, place, order)), target, source)
+        made = function(permute_rows(arrived, order, place), jnp.sum(sizes, axis=0))
+        return permute_rows(self._swap(permute_rows(made, place, order)), target, source)
 
     def _parcels(self, num_rows: int, number: Array) -> tuple[Array, Array]:
         """Returns the row in each place of the parcels `[n c]` of a round, and the place `[M]` of each row.

@@ -103,7 +103,7 @@ def _nearest(mesh: Mesh, specs: Any, batch: BatchShape) -> Iterator[Mesh]:
         return sum(abs(math.log2(a / b)) for a, b in zip(sizes, wanted, strict=True))
 
     for sizes in sorted(factorisations(mesh.num_devices, len(MESH_AXES)), key=distance):
-        other = mesh.set(**dict(zip(MESH_AXES, sizes, strict=True)), outer={})
+        other = mesh.set(**dict(zip(MESH_AXES, sizes, strict=True)), across_slices={})
         if other.rounds > 1 and other.num_microbatches < other.pipeline:
             continue
         if other.expert > 1 and mesh.expert == 1 and not any("expert" in spec.axes for _, spec in flat):

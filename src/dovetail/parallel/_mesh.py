@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -32,8 +32,8 @@ class Mesh(ConfigBase):
     | `seq` | the sequence |
     | `tensor` | heads, hidden units and words |
 
-    `outer` gives the part of an axis that goes over the slow network, between slices or nodes: `data=4` with
-    `outer={"data": 2}` is 8 devices along `data`, 4 in each of 2 slices.
+    `across_slices` gives the part of an axis that goes over the slow network, between slices or nodes: `data=4` with
+    `across_slices={"data": 2}` is 8 devices along `data`, 4 in each of 2 slices.
     """
 
     pipeline: int = 1
@@ -42,7 +42,8 @@ class Mesh(ConfigBase):
     expert: int = 1
     seq: int = 1
     tensor: int = 1
-    outer: Mapping[str, int] = {}
+    across_slices: Mapping[str, int] = {}
+    renamed: ClassVar[Mapping[str, str]] = {"outer": "across_slices"}
     rules: Rules = Rules()
     attention: Literal["gather", "ring"] = "gather"  # How queries meet the keys of other devices along `seq`.
     schedule: Literal["forward_first", "one_forward_one_backward"] = "forward_first"  # Of the pipeline.
@@ -52,7 +53,7 @@ class Mesh(ConfigBase):
     @property
     def sizes(self) -> dict[str, int]:
         """The size of each axis, inner and outer part together."""
-        return {axis: getattr(self, axis) * self.outer.get(axis, 1) for axis in MESH_AXES}
+        return {axis: getattr(self, axis) * self.across_slices.get(axis, 1) for axis in MESH_AXES}
 
     @property
     def num_devices(self) -> int:
@@ -70,10 +71,10 @@ class Mesh(ConfigBase):
         for axis in MESH_AXES:
             if getattr(self, axis) < 1:
                 raise ConfigError(f"mesh.{axis} is {getattr(self, axis)}, expected at least 1.")
-        for axis, size in self.outer.items():
-            _expect_axis(axis, "mesh.outer")
+        for axis, size in self.across_slices.items():
+            _expect_axis(axis, "mesh.across_slices")
             if size < 1:
-                raise ConfigError(f"mesh.outer.{axis} is {size}, expected at least 1.")
+                raise ConfigError(f"mesh.across_slices.{axis} is {size}, expected at least 1.")
         for table in ("parameters", "activations"):
             for name, axes in getattr(self.rules, table).items():
                 for axis in axes:
@@ -103,13 +104,13 @@ class Mesh(ConfigBase):
         if devices[0].platform == "cpu":
             mend_cpu_collectives()
         inner = [getattr(self, axis) for axis in MESH_AXES]
-        outer = [self.outer.get(axis, 1) for axis in MESH_AXES]
+        outer = [self.across_slices.get(axis, 1) for axis in MESH_AXES]
         return jax.sharding.Mesh(_arranged(inner, outer, devices), MESH_AXES, axis_types=(AxisType.Auto,) * len(inner))
 
     def text(self) -> str:
         """Returns the sizes as the command line takes them: `data=2,tensor=4`."""
         named = [axis for axis, size in self.sizes.items() if size > 1]
-        outer = {axis: f"{size}x" for axis, size in self.outer.items()}
+        outer = {axis: f"{size}x" for axis, size in self.across_slices.items()}
         return ",".join(f"{axis}={outer.get(axis, '')}{getattr(self, axis)}" for axis in named) or "data=1"
 
 
@@ -125,7 +126,7 @@ def shrink(mesh: Mesh, count: int) -> Mesh:
     small = (each for each in meshes if math.prod(each.values()) <= count)
     best = max(small, key=lambda each: (math.prod(each.values()), -each["data"] * each["seq"], -each["pipeline"]))
     pipeline = {} if best["pipeline"] > 1 else {"rounds": 1, "microbatches": None}
-    return mesh.set(**best, **pipeline, outer={})
+    return mesh.set(**best, **pipeline, across_slices={})
 
 
 def parse_mesh(text: str, base: Mesh | None = None) -> Mesh:
@@ -143,7 +144,7 @@ def parse_mesh(text: str, base: Mesh | None = None) -> Mesh:
         inner[axis] = int(size)
         if slices is not None:
             outer[axis] = int(slices)
-    mesh = (base or Mesh()).set(**inner, outer=outer)
+    mesh = (base or Mesh()).set(**inner, across_slices=outer)
     mesh.check()
     return mesh
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from ._cut import Cut, Loss, is_float
 from ._pipeline import SIDE_BY_SIDE, stage_axes
+from ._stage_program import Loss, StageProgram, is_float
 
 Arrays = list[Array]
 
@@ -40,7 +40,7 @@ def one_forward_one_backward(loss: Loss, params: Any, zeros: Any, microbatches: 
     leaves = jax.tree.leaves(microbatches)
     inputs = [*leaves, jnp.arange(leaves[0].shape[0], dtype=jnp.int32)]
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), microbatches)
-    cut = Cut(loss, params, one, jax.ShapeDtypeStruct((), jnp.int32))
+    cut = StageProgram(loss, params, one, jax.ShapeDtypeStruct((), jnp.int32))
     run = _Schedule(cut, jax.tree.leaves(params), jax.tree.leaves(zeros), inputs)
     state, stages, count = run.start(), run.stages, len(inputs[-1])
 
@@ -65,7 +65,7 @@ def one_forward_one_backward(loss: Loss, params: Any, zeros: Any, microbatches: 
 class _Schedule:
     """The work of a tick. What a stage makes before its first microbatch, and after its last, is not used."""
 
-    def __init__(self, cut: Cut, params: Arrays, zeros: Arrays, inputs: Arrays):
+    def __init__(self, cut: StageProgram, params: Arrays, zeros: Arrays, inputs: Arrays):
         pipelining = cut.layout.pipelining
         assert pipelining is not None
         self.stages, self._axis = pipelining.stages, pipelining.axis

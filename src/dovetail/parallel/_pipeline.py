@@ -151,7 +151,7 @@ def _pipelined(loop: _Loop, layout: "MeshLayout", pipelining: Pipelining) -> tup
     stages, microbatches, rounds, _, axis = pipelining
     key, rows, length = loop.key, _rows(loop.x), loop.num_layers // (stages * rounds)
     leaves, tree = jax.tree.flatten(loop.inputs)
-    dealt = {i: _deal(leaf, microbatches) for i, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (rows,)}
+    dealt = {i: _split_rows(leaf, microbatches) for i, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (rows,)}
 
     def stage(pieces: Any, x: Any, microbatch: Array, turn: Array) -> tuple[Any, Collected]:
         rng = folded(key, lambda: microbatch)
@@ -177,12 +177,12 @@ def _pipelined(loop: _Loop, layout: "MeshLayout", pipelining: Pipelining) -> tup
 
     place = jnp.arange(stages)
     pieces = jax.tree.map(lambda leaf: _to_stages(leaf, pipelining), loop.each)
-    waiting = lay(jax.tree.map(lambda leaf: _queue(_deal(leaf, microbatches), stages), loop.x), None)
+    waiting = lay(jax.tree.map(lambda leaf: _queue(_split_rows(leaf, microbatches), stages), loop.x), None)
     moving = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf[-1]), waiting)
     finished = jax.tree.map(jnp.zeros_like, waiting)
     plan = schedule(pipelining)
     (_, _, finished), found = jax.lax.scan(tick, (waiting, moving, finished), _tables(plan, pipelining))
-    x = jax.tree.map(lambda leaf: _undeal(_last(leaf[:-1])), finished)
+    x = jax.tree.map(lambda leaf: _merge_rows(_last(leaf[:-1])), finished)
     return x, jax.tree.map(lambda leaf: _mean(leaf, plan, pipelining), found)
 
 
@@ -190,12 +190,12 @@ def _rows(x: Any) -> int:
     return jax.tree.leaves(x)[0].shape[0]
 
 
-def _deal(x: Array, count: int) -> Array:
+def _split_rows(x: Array, count: int) -> Array:
     """Reshapes `[B, ...]` to `[count, B / count, ...]`, the rows dealt out in turn: they stay on their device."""
     return jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
 
 
-def _undeal(x: Array) -> Array:
+def _merge_rows(x: Array) -> Array:
     return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
 
 
@@ -204,10 +204,10 @@ def _to_stages(x: Array, pipelining: Pipelining) -> Array:
     stages, _, rounds, _, axis = pipelining
     x = x.reshape(stages, rounds, x.shape[0] // (stages * rounds), *x.shape[1:])
     x = jax.lax.with_sharding_constraint(x, PartitionSpec(axis, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)))
-    return x if rounds == 1 else _dealt_to_stages(x, axis)
+    return x if rounds == 1 else _interleaved(x, axis)
 
 
-def _dealt_to_stages(x: Array, axis: str) -> Array:
+def _interleaved(x: Array, axis: str) -> Array:
     """Takes pieces of layers from where they follow each other, `[stages, rounds, ...]`, to where they are dealt out.
 
     Each device sends `rounds` pieces, one at a time; left to itself, the compiler gathers all of them on all devices.

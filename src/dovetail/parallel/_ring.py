@@ -31,8 +31,8 @@ from dovetail.ops import (
 )
 
 from ._attention import on_devices
-from ._deal import Deal
 from ._rules import ACTIVATIONS, Table
+from ._sequence_split import SequenceSplit
 
 
 class RingAttention(AttentionKernel):
@@ -59,7 +59,7 @@ class RingAttention(AttentionKernel):
         def inner(inputs: AttentionInputs, aligned: bool | Parts) -> Array:
             return self._inner.attend(inputs, scoring, aligned)
 
-        def meet(dealt: Deal, here: AttentionInputs) -> Array:
+        def meet(dealt: SequenceSplit, here: AttentionInputs) -> Array:
             ring = _ring(dealt, self.cfg.block, scoring)
             q, k, v, q_tokens, k_tokens = dealt.send(here[:5])
             moved = here._replace(q=q, k=k, v=v, q_tokens=q_tokens, k_tokens=k_tokens)
@@ -110,7 +110,7 @@ class _Ring:
         return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axis, moves), tree)
 
 
-def _ring(dealt: Deal, block: int, scoring: Scoring) -> _Ring:
+def _ring(dealt: SequenceSplit, block: int, scoring: Scoring) -> _Ring:
     size, part = len(dealt.parts), dealt.parts[0]
     rows = even_blocks(part.size, block)
 

@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
 def estimate(cfg: Trainer.Config, hardware: Hardware) -> Estimate:
     """Returns what the run of a config that `on_hardware` returned needs; nothing is compiled."""
     about, scale = describe(cfg), hardware.chip.devices / GIB
-    activations = activation_bytes(cfg, cfg.mesh, cfg.num_microbatches, cfg.remat or "none")
+    activations = activation_bytes(cfg, cfg.mesh, cfg.num_microbatches, cfg.remat or "save_all")
     limit = usable_bytes(hardware)
     return Estimate(
         state_bytes(about, cfg.mesh) * scale,

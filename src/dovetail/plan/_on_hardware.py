@@ -53,7 +53,7 @@ _CPU = Fitted.Config(
     attention=(BlockwiseAttention.Config(),),
     grouped_matmul=(BlockedGroupedMatmul.Config(),),
     compute_dtype="float32",
-    remat=("none",),
+    remat=("save_all",),
 )
 MESH_RULES: tuple[MeshRule.Config, ...] = (_TPU, _GPU, _TRAINIUM, _CPU)
 

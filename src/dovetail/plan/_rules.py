@@ -116,7 +116,7 @@ class Fitted(MeshRule):
             for fsdp in sorted(divisors(rest), key=lambda n: -n if torus else (n < near, n)):
                 outer = {"data": slices} if slices > 1 else {}
                 split = {"seq": seq, "tensor": tensor, "expert": expert, "fsdp": fsdp, "data": rest // fsdp}
-                yield base.set(**split, pipeline=1, outer=outer)
+                yield base.set(**split, pipeline=1, across_slices=outer)
 
     def _memory(self, cfg: Trainer.Config, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
         room = self.cfg.memory * memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)

@@ -40,4 +40,4 @@ def _changes(cfg: Trainer.Config) -> Iterator[list[str]]:
         yield [*smallest, f"num_microbatches={parts}"]
     if sizes["data"] > 1:
         last = [f"num_microbatches={more[-1]}"] if more else []
-        yield [*smallest, *last, "mesh.data=1", "mesh.outer={}", f"mesh.fsdp={sizes['data'] * sizes['fsdp']}"]
+        yield [*smallest, *last, "mesh.data=1", "mesh.across_slices={}", f"mesh.fsdp={sizes['data'] * sizes['fsdp']}"]

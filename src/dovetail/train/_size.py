@@ -83,7 +83,7 @@ def parts_of(cfg: "Trainer.Config", spec: BatchSpec | None = None) -> dict[str, 
     ):
         found[owner][2] += _bytes(leaf)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    inputs = (params, learner.trained, abstract_batch(spec), key)
+    inputs = (params, learner.trainable, abstract_batch(spec), key)
     for scope, work in training_flops_by_scope(loss_function(model, dtype=None), *inputs).items():
         place = found[config_path([scope], tree) or "model"]
         place[3] += work.flops / spec.num_units

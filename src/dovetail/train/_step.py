@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from dovetail.module import Loss, Objective, call, init_run_state, merged, next_run_state, specs
-from dovetail.optim import Learner, LearnerState, Mean, one_after_the_other, value_and_grad
+from dovetail.optim import Learner, LearnerState, Mean, accumulate, value_and_grad
 from dovetail.parallel import MeshLayout, one_forward_one_backward
 
 from ._loss_scales import LossScales
@@ -43,7 +43,7 @@ def gradients_of(
     dtype: DTypeLike | None,
     layout: MeshLayout | None = None,
     scales: LossScales | None = None,
-    trained: Any = None,
+    trainable: Any = None,
 ) -> Callable[..., tuple[tuple[Array, Array, Metrics], Any]]:
     """Returns the function from parameters, batch, key, step and run state to `(loss, weight, metrics), gradients`.
 
@@ -51,12 +51,12 @@ def gradients_of(
 
     Args:
         scales: of auxiliary losses.
-        trained: a tree like the parameters, of booleans: the gradient of the others is 0, and takes nothing; by
+        trainable: a tree like the parameters, of booleans: the gradient of the others is 0, and takes nothing; by
             default, all but those that modules have declared as frozen.
     """
     loss = loss_function(model, dtype=dtype, layout=layout, scales=scales)
-    trained = jax.tree.map(lambda spec: not spec.frozen, specs(model)) if trained is None else trained
-    schedule, count, whole = one_after_the_other, num_microbatches, all(jax.tree.leaves(trained))
+    trainable = jax.tree.map(lambda spec: not spec.frozen, specs(model)) if trainable is None else trainable
+    schedule, count, whole = accumulate, num_microbatches, all(jax.tree.leaves(trainable))
     pipelining = layout.pipelining if layout else None
     if pipelining is not None and pipelining.schedule == "one_forward_one_backward":
         schedule, count, whole = one_forward_one_backward, num_microbatches * pipelining.microbatches, True
@@ -68,12 +68,12 @@ def gradients_of(
             return value_and_grad(lambda *each: loss(*each, step, run_state), params, batch, rng, count, schedule)
 
         def of_some(some: Any, batch: Arrays, rng: Array | None) -> tuple[Array, Array, Any]:
-            whole = jax.tree.map(lambda is_in, x, old: x if is_in else old, trained, some, params)
+            whole = jax.tree.map(lambda is_in, x, old: x if is_in else old, trainable, some, params)
             return loss(whole, batch, rng, step, run_state)
 
-        some = jax.tree.map(lambda is_in, x: x if is_in else None, trained, params)
+        some = jax.tree.map(lambda is_in, x: x if is_in else None, trainable, params)
         found, grads = value_and_grad(of_some, some, batch, rng, count, schedule)
-        return found, jax.tree.map(lambda is_in, g, x: g if is_in else jnp.zeros_like(x), trained, grads, params)
+        return found, jax.tree.map(lambda is_in, g, x: g if is_in else jnp.zeros_like(x), trainable, grads, params)
 
     return gradients
 
@@ -122,7 +122,7 @@ def train_step(
 ) -> Callable[[TrainState, Arrays], tuple[TrainState, Metrics]]:
     """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
     how = {"num_microbatches": num_microbatches, "dtype": dtype, "layout": layout, "scales": scales}
-    gradients = gradients_of(model, trained=learner.trained, **how)
+    gradients = gradients_of(model, trainable=learner.trainable, **how)
 
     def step(state: TrainState, batch: Arrays) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)

@@ -17,7 +17,7 @@ from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Exchange, Module
-from dovetail.ops import move
+from dovetail.ops import permute_rows
 
 
 class Sent(NamedTuple):
@@ -77,11 +77,11 @@ class Dropless(Dispatch):
 
     def send(self, x: Array, experts: Array) -> Sent:
         order, place, sizes = _sorted(experts, self.cfg.num_experts)
-        rows = move(_copies(x, experts), order, place)
+        rows = permute_rows(_copies(x, experts), order, place)
         return Sent(rows, sizes, order, place, self._exchange(rows, sizes))
 
     def combine(self, y: Array, weights: Array, sent: Sent) -> Array:
-        return _weighted(move(y, sent.target, sent.source), weights)
+        return _weighted(permute_rows(y, sent.target, sent.source), weights)
 
     def _exchange(self, rows: Array, sizes: Array) -> Exchange | None:
         """Agrees on an exchange with the devices of the experts, if they are on several, and reports what it takes."""
@@ -129,11 +129,11 @@ class Capacity(Dispatch):
         first = order.at[starts[:, None] + slot].get(mode="fill", fill_value=num_rows)
         source = jnp.where(slot < sizes[:, None], first, num_rows).reshape(-1)
         self.summary("dropped", jnp.mean((rank >= room).astype(jnp.float32)))
-        rows = move(_copies(x, experts), source, target).reshape(count, room, dim)
-        return Sent(self.lay(rows, "expert", None, None), None, source, target)
+        rows = permute_rows(_copies(x, experts), source, target).reshape(count, room, dim)
+        return Sent(self.constrain(rows, "expert", None, None), None, source, target)
 
     def combine(self, y: Array, weights: Array, sent: Sent) -> Array:
-        return _weighted(move(y.reshape(-1, y.shape[-1]), sent.target, sent.source), weights)
+        return _weighted(permute_rows(y.reshape(-1, y.shape[-1]), sent.target, sent.source), weights)
 
 
 def _expect_positive(dispatch: Dispatch, field: str, value: float) -> None:

@@ -53,14 +53,14 @@ class MoEFeedForward(FeedForward):
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
         axes = ("batch", "seq", None)
-        x = self.lay(x, *axes)
-        inputs = [x, *(self.lay(each, *axes) for each in self.router(x))]
+        x = self.constrain(x, *axes)
+        inputs = [x, *(self.constrain(each, *axes) for each in self.router(x))]
         if self.dispatch.is_local():
             y = self.on_shards(self._routed, *inputs, in_axes=(axes,) * 3, out_axes=axes, keep=("expert",))
         else:
             y = self._routed(*inputs)
         # Laid out twice: the first says that gradients come whole, before there is a copy for each expert of a token.
-        y = self.lay(self.lay(y, *axes), "batch", "stream", None)
+        y = self.constrain(self.constrain(y, *axes), "batch", "stream", None)
         return y if self.shared is None else y + self.shared(x, context)
 
     def _routed(self, x: Array, weights: Array, experts: Array) -> Array:

@@ -6,6 +6,9 @@ Reference: Yang, Kautz and Hatamizadeh, Gated Delta Networks, 2024 (arXiv:2412.0
 Shape letters: B batch, T time, D model dim, H value heads, G key heads, K key dim, V value dim.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -18,7 +21,7 @@ from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._course import NO_SEGMENT, course, log_rates, spread, step_biases, supports_causal
+from ._documents import NO_SEGMENT, documents_of, log_rates, step_biases, supports_causal, whole_sequence
 
 
 class GatedDeltaNet(Mixer):
@@ -28,6 +31,7 @@ class GatedDeltaNet(Mixer):
     """
 
     class Config(Mixer.Config):
+        renamed: ClassVar[Mapping[str, str]] = {"step": "delta"}
         num_heads: int = REQUIRED  # Of values.
         num_key_heads: int | None = None  # Of keys and queries, shared by heads of values; None: as many.
         key_head_dim: int = 128
@@ -80,19 +84,19 @@ class GatedDeltaNet(Mixer):
         return supports_causal(mask)
 
     def forward(self, x: Array, context: Context) -> Array:
-        read = course(self, context, x.shape[:2], self.segment if self.stateful else None)
+        read = documents_of(self, context, x.shape[:2], self.segment if self.stateful else None)
         where = {"document": read.document, "count": read.length}
-        x = self.lay(read.only_real(x), "batch", "seq", None)
-        query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
+        x = self.constrain(read.only_real(x), "batch", "seq", None)
+        query = whole_sequence(self, self.query_conv(whole_sequence(self, self.query(x)), **where))
         query = _unit(query) * self.cfg.key_head_dim**-0.5
-        key = _unit(spread(self, self.key_conv(spread(self, self.key(x)), **where)))
-        value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
-        strength = jax.nn.sigmoid(spread(self, self.strength(x)).astype(jnp.float32))
-        step = jax.nn.softplus(spread(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
+        key = _unit(whole_sequence(self, self.key_conv(whole_sequence(self, self.key(x)), **where)))
+        value = whole_sequence(self, self.value_conv(whole_sequence(self, self.value(x)), **where))
+        strength = jax.nn.sigmoid(whole_sequence(self, self.strength(x)).astype(jnp.float32))
+        step = jax.nn.softplus(whole_sequence(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
         real = read.real[..., None]
         query, key, value, strength, step = self.tag("qkv", (query, key, value, strength, step))
         start = jnp.zeros((x.shape[0], value.shape[2], key.shape[-1], value.shape[-1]), jnp.float32)
-        start = self.lay(start, "batch", "state_heads", None, None)
+        start = self.constrain(start, "batch", "state_heads", None, None)
         y, state = gated_delta_rule(
             jnp.repeat(query, self._repeats, axis=2),
             jnp.repeat(key, self._repeats, axis=2),
@@ -106,9 +110,9 @@ class GatedDeltaNet(Mixer):
         if self.stateful:
             self.update("memory", state)
             self.update("segment", read.segment.astype(jnp.int32))
-        y = self.norm(self.lay(spread(self, y), "batch", "seq", "heads", None), context)
+        y = self.norm(self.constrain(whole_sequence(self, y), "batch", "seq", "heads", None), context)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
-        return self.lay(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
+        return self.constrain(self.out(self.tag("attended", y.astype(x.dtype))), "batch", "stream", None)
 
 
 def _unit(x: Array) -> Array:

@@ -6,6 +6,9 @@ Reference: Dao and Gu, Transformers are SSMs, 2024 (arXiv:2405.21060), section 7
 Shape letters: B batch, T time, D model dim, H heads, P head dim, G groups, N state dim.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -19,7 +22,7 @@ from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._course import NO_SEGMENT, course, log_rates, spread, step_biases, supports_causal
+from ._documents import NO_SEGMENT, documents_of, log_rates, step_biases, supports_causal, whole_sequence
 
 
 class Mamba2(Mixer):
@@ -30,6 +33,7 @@ class Mamba2(Mixer):
     """
 
     class Config(Mixer.Config):
+        renamed: ClassVar[Mapping[str, str]] = {"step": "delta"}
         num_heads: int | None = None  # None: as many as make 2 * dim.
         head_dim: int = 64
         num_groups: int = 1  # Of heads that share keys and queries.
@@ -81,17 +85,17 @@ class Mamba2(Mixer):
         return supports_causal(mask)
 
     def forward(self, x: Array, context: Context) -> Array:
-        read = course(self, context, x.shape[:2], self.segment if self.stateful else None)
+        read = documents_of(self, context, x.shape[:2], self.segment if self.stateful else None)
         where = {"document": read.document, "count": read.length}
-        x = self.lay(read.only_real(x), "batch", "seq", None)
-        value = spread(self, self.value_conv(spread(self, self.value(x)), **where))
-        key = spread(self, self.key_conv(spread(self, self.key(x)), **where))
-        query = spread(self, self.query_conv(spread(self, self.query(x)), **where))
-        step = jax.nn.softplus(spread(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
-        step = spread(self, jnp.where(read.real[..., None], step, 0.0))
+        x = self.constrain(read.only_real(x), "batch", "seq", None)
+        value = whole_sequence(self, self.value_conv(whole_sequence(self, self.value(x)), **where))
+        key = whole_sequence(self, self.key_conv(whole_sequence(self, self.key(x)), **where))
+        query = whole_sequence(self, self.query_conv(whole_sequence(self, self.query(x)), **where))
+        step = jax.nn.softplus(whole_sequence(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
+        step = whole_sequence(self, jnp.where(read.real[..., None], step, 0.0))
         value, key, query, step = self.tag("qkv", (value, key, query, step))
         start = jnp.zeros((x.shape[0], *value.shape[2:], key.shape[-1]), jnp.float32)
-        start = self.lay(start, "batch", "state_heads", None, None)
+        start = self.constrain(start, "batch", "state_heads", None, None)
         y, state = state_space(
             value,
             step,
@@ -105,8 +109,8 @@ class Mamba2(Mixer):
         if self.stateful:
             self.update("memory", state)
             self.update("segment", read.segment.astype(jnp.int32))
-        y = spread(self, y + self.skip[:, None] * value.astype(jnp.float32))
-        y = self.lay(y, "batch", "seq", "heads", None)
+        y = whole_sequence(self, y + self.skip[:, None] * value.astype(jnp.float32))
+        y = self.constrain(y, "batch", "seq", "heads", None)
         y = y * jax.nn.silu(self.gate(x).astype(jnp.float32))
         normed = self.norm(y.reshape(*y.shape[:2], -1), context).reshape(y.shape)
-        return self.lay(self.out(self.tag("attended", normed.astype(x.dtype))), "batch", "stream", None)
+        return self.constrain(self.out(self.tag("attended", normed.astype(x.dtype))), "batch", "stream", None)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .._attention import AttentionInputs, Scoring
-from .._choice import Support
+from .._kernel_choice import Support
 from .._masks import And, Causal, Full, Mask, SameSegment, SlidingWindow
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
-from .._choice import Support
+from .._kernel_choice import Support
 from .._platform import runs_on
 from ._band import band_of, offers
 from ._residuals import with_named_residuals

@@ -17,8 +17,8 @@ from jax import Array
 
 from dovetail.config import ConfigError
 
-from .._choice import Support
 from .._grouped import GroupedMatmul, passed
+from .._kernel_choice import Support
 from ._pallas import cost, like, runs_whole_on
 
 _LANES = 128  # The last dimension of a tile is a multiple of it, or all there is.

@@ -15,7 +15,7 @@ from jax import Array
 from dovetail.module import kernel_result
 
 from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
-from .._choice import Support
+from .._kernel_choice import Support
 from .._platform import device_kind
 from ._band import band_of, offers
 from ._pallas import runs_whole_on

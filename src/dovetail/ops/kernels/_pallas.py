@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._choice import Support
+from .._kernel_choice import Support
 from .._platform import runs_on
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from dovetail.config import ConfigError
 
 from .._attention import AttentionInputs, AttentionKernel, Part, Parts, Scoring
-from .._choice import Support
+from .._kernel_choice import Support
 from ._band import Band, band_of, offers
 from ._pallas import runs_whole_on
 from ._residuals import with_named_residuals

@@ -15,8 +15,8 @@ from jax import Array
 
 from dovetail.config import ConfigError
 
-from .._choice import Support
 from .._grouped import GroupedMatmul, row_blocks
+from .._kernel_choice import Support
 from ._pallas import cost, like, runs_whole_on
 
 

@@ -11,12 +11,12 @@ from jax.sharding import PartitionSpec
 
 from dovetail.ops import Causal, Full, Prefix, SameSegment, SlidingWindow
 from dovetail.parallel import Mesh
-from dovetail.parallel._deal import deal
+from dovetail.parallel._sequence_split import split_sequence
 
 
 def starts(mask, length, devices, balanced=True):
     """Returns where the pieces of each device begin."""
-    found = deal(mask, length, "seq", devices, balanced=balanced, where="here")
+    found = split_sequence(mask, length, "seq", devices, balanced=balanced, where="here")
     return [part.starts for part in found.parts]
 
 
@@ -38,7 +38,7 @@ def test_a_length_that_cannot_be_cut_twice_for_each_device_stays_in_order():
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_what_is_sent_arrives_where_its_part_says_and_comes_back(devices):
     length = 4 * devices
-    found = deal(Causal(), length, "seq", devices, balanced=True, where="here")
+    found = split_sequence(Causal(), length, "seq", devices, balanced=True, where="here")
     mesh, spec = Mesh(seq=devices).on(), PartitionSpec(None, "seq")
     with jax.set_mesh(mesh):
         run = functools.partial(jax.shard_map, in_specs=spec, out_specs=spec)

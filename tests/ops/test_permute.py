@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.ops import move
+from dovetail.ops import permute_rows
 from support.numeric import check, normal
 from support.programs import equations
 
@@ -20,12 +20,12 @@ def definition(x):
 
 
 def test_moved_rows_are_indexed_rows_and_their_gradient_is_moved_back():
-    check(lambda x: move(x, jnp.array(SOURCE), jnp.array(TARGET)), definition, normal(0, (4, 3)))
+    check(lambda x: permute_rows(x, jnp.array(SOURCE), jnp.array(TARGET)), definition, normal(0, (4, 3)))
 
 
 def test_the_gradient_scatters_nothing():
     def loss(x):
-        return jnp.sum(jnp.square(move(x, jnp.array(SOURCE), jnp.array(TARGET))))
+        return jnp.sum(jnp.square(permute_rows(x, jnp.array(SOURCE), jnp.array(TARGET))))
 
     names = {eqn.primitive.name for eqn, _ in equations(jax.make_jaxpr(jax.grad(loss))(normal(0, (4, 3))).jaxpr)}
     assert "gather" in names

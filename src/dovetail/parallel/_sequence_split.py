@@ -13,7 +13,7 @@ from dovetail.ops import Mask, Part, Parts
 
 
 @dataclass(frozen=True)
-class Deal:
+class SequenceSplit:
     """The parts that the devices along a mesh axis work on; the sequence itself lies on them in order.
 
     For a causal mask, where late tokens see much and early ones little, the sequence is cut into two pieces for each
@@ -57,7 +57,7 @@ class Deal:
         return jax.tree.map(one, tree)
 
 
-def deal(mask: Mask, length: int, axis: str, devices: int, *, balanced: bool, where: str) -> Deal:
+def split_sequence(mask: Mask, length: int, axis: str, devices: int, *, balanced: bool, where: str) -> SequenceSplit:
     """Returns parts in order, or balanced ones where the mask makes these less work for the busiest device."""
     in_order = [(2 * i, 2 * i + 1) for i in range(devices)]
     even = [(i, 2 * devices - 1 - i) for i in range(devices)]
@@ -71,7 +71,7 @@ def deal(mask: Mask, length: int, axis: str, devices: int, *, balanced: bool, wh
     balanced = balanced and length % (2 * devices) == 0 and _work(mask, length, even) < _work(mask, length, in_order)
     pieces = 2 * devices if balanced else devices
     size, dealt = length // pieces, even if balanced else [(i,) for i in range(devices)]
-    return Deal(axis, tuple(Part(tuple(size * piece for piece in each), size) for each in dealt))
+    return SequenceSplit(axis, tuple(Part(tuple(size * piece for piece in each), size) for each in dealt))
 
 
 def _worker(piece: int, devices: int) -> int:

@@ -14,7 +14,7 @@ from dovetail.ops import EMPTY, And, Causal, Mask, SameSegment, Support
 from .._context import Context
 
 
-class Course(NamedTuple):
+class Documents(NamedTuple):
     """The documents that a call reads, one after the other in each row."""
 
     document: Array  # [B, T]: number in this call; 0 goes on where the call before stopped.
@@ -38,24 +38,24 @@ def supports_causal(mask: Mask) -> Support:
     return Support("its state holds all of the document up to the token itself: Causal(), or Causal() & SameSegment()")
 
 
-def course(layer: Module, context: Context, shape: tuple[int, ...], last: Array | None) -> Course:
+def documents_of(layer: Module, context: Context, shape: tuple[int, ...], last: Array | None) -> Documents:
     """Returns the course of a call over `shape` `[B, T]`, where `last` is the segment at the end of the call before."""
     tokens = context.tokens
     segment = jnp.zeros_like(tokens.index)
     if tokens.segment is not None and SameSegment() in _parts(context.mask):
         segment = tokens.segment
     segment, real = jnp.broadcast_to(segment, shape), jnp.broadcast_to(tokens.index != EMPTY, shape)
-    segment, real = layer.lay(segment, "batch", None), layer.lay(real, "batch", None)
+    segment, real = layer.constrain(segment, "batch", None), layer.constrain(real, "batch", None)
     length = jnp.sum(real, axis=1)
     before = segment[:, 0] if last is None else last
     known = jnp.concatenate([before[:, None], segment], axis=1)
     document = jnp.cumsum((known[:, 1:] != known[:, :-1]) & real, axis=1)
-    return Course(document, real, length, jnp.take_along_axis(known, length[:, None], axis=1)[:, 0])
+    return Documents(document, real, length, jnp.take_along_axis(known, length[:, None], axis=1)[:, 0])
 
 
-def spread(layer: Module, x: Array) -> Array:
+def whole_sequence(layer: Module, x: Array) -> Array:
     """Lays `[B, T, H, ...]` out for a layer that reads all of the sequence: whole along T, split along the heads."""
-    return layer.lay(x, "batch", None, "state_heads", *[None] * (x.ndim - 3))
+    return layer.constrain(x, "batch", None, "state_heads", *[None] * (x.ndim - 3))
 
 
 def _parts(mask: Mask) -> set[Mask]:

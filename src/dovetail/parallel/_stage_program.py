@@ -29,7 +29,9 @@ class Part:
     `needs` are the numbers of the parameters (leaves, of a floating-point type) that it depends on.
     """
 
-    def __init__(self, program: "Cut", equations: Sequence[Any], outs: Sequence[Any], given: Sequence[Any] = ()):
+    def __init__(
+        self, program: "StageProgram", equations: Sequence[Any], outs: Sequence[Any], given: Sequence[Any] = ()
+    ):
         jaxpr = program.jaxpr.replace(
             constvars=[],
             invars=[*program.jaxpr.constvars, *program.jaxpr.invars, *given],
@@ -52,7 +54,7 @@ class Part:
         return self._run(*(value for value, used in zip(values, self._used, strict=True) if used))
 
 
-class Cut:
+class StageProgram:
     """The parts of a loss. Trees are flat lists of leaves here; the number of the microbatch is its last leaf.
 
     `before` gives `x` for the first stage, `pieces` the parameters of all stages, and `after` the results of the loss,
