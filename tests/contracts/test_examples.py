@@ -190,7 +190,7 @@ def test_dpo_starts_at_ln_2_and_its_reference_stays_and_is_in_no_checkpoint_and_
 def test_dpo_of_adapters_alone_is_measured_against_the_model_without_them(tmp_path):
     with_lora = replace_all(Linear.Config, lambda old: LoRALinear.Config(rank=2, inner=old))
     cfg = shortened(applied("dpo", "dense"), tmp_path)
-    cfg = with_lora(cfg).set_in("model.reference", None).set_in("learner.trained", ("*.lora_*",))
+    cfg = with_lora(cfg).set_in("model.reference", None).set_in("learner.trainable", ("*.lora_*",))
     state = cfg.build().run()
     assert learns(reported(cfg))[0] == pytest.approx(math.log(2), rel=1e-6)
     before = initial(cfg)

@@ -14,7 +14,7 @@ from dovetail.module import Module, Remat, call, constant
 from dovetail.optim import accumulate, value_and_grad
 from dovetail.parallel import Mesh, layout_of, one_forward_one_backward
 from support.compare import assert_same
-from support.loops import Context, Remembering, Repeat
+from support.loops import Context, Repeat
 from support.models import random_params
 from support.pipelines import Layer, stored
 from support.programs import temporary_bytes
@@ -108,12 +108,6 @@ def wide():
 )
 def test_values_gradients_and_reports_are_those_of_accumulation_on_one_device(mesh, num_microbatches):
     assert_same(*outcome(Model.Config(), mesh, num_microbatches, dtype=np.float64))
-
-
-@pytest.mark.usefixtures("wide")
-def test_what_layers_publish_goes_along_and_its_gradient_comes_back():
-    cfg = Model.Config(stack=Repeat.Config(layer=Remembering.Config(), num_repeats=4))
-    assert_same(*outcome(cfg, Mesh(pipeline=2, data=2), 4, dtype=np.float64))
 
 
 @pytest.mark.usefixtures("wide")

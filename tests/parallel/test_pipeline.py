@@ -16,7 +16,7 @@ from dovetail.nn import Block
 from dovetail.parallel import Mesh, layout_of
 from dovetail.parallel._pipeline import Pipelining, _to_stages, schedule
 from support.compare import assert_same
-from support.loops import Context, Counting, Remembering, Repeat
+from support.loops import Context, Counting, Repeat
 from support.models import lm, random_params
 from support.pipelines import Layer, stored
 from support.programs import equations
@@ -147,20 +147,6 @@ def test_a_language_model_with_packed_rows_remat_and_a_tensor_axis_equals_itself
 
     got = on(mesh, lambda layout, p: jax.jit(jax.value_and_grad(partial(loss, layout)))(p), model, params)
     assert_same(got, jax.device_get(jax.jit(jax.value_and_grad(partial(loss, None)))(params)))
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.usefixtures("wide")
-def test_what_layers_publish_moves_on_with_its_microbatch(rounds):
-    model = Repeat.Config(layer=Remembering.Config(), num_repeats=8).build()
-    params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), random_params(model)), inputs()[0]
-
-    def both(layout, params):
-        loss = jax.value_and_grad(lambda p: jnp.sum(jnp.sin(call(model, p, x, layout=layout)[0])))
-        return jax.jit(loss)(params)
-
-    mesh = Mesh(pipeline=2, data=2, microbatches=4, rounds=rounds)
-    assert_same(on(mesh, both, model, params), jax.device_get(both(None, params)))
 
 
 def test_whole_numbers_cannot_go_from_stage_to_stage():
