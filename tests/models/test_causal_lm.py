@@ -9,17 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, modify
 from dovetail.models import CausalLM
 from dovetail.module import ModuleError, abstract, call, init, specs
 from dovetail.nn import (
     Attention,
     Block,
+    CrossAttention,
     DenseFeedForward,
     Dropout,
     GatedFeedForward,
     LearnedPosition,
     Repeat,
+    RMSNorm,
 )
 from dovetail.parallel import Mesh, layout_of
 from support import reference
@@ -353,3 +355,18 @@ def test_chunks_of_a_device_change_nothing_on_a_mesh():
     split = gradient(cfg.set(loss_chunk=4), Mesh(data=2, fsdp=2))
     # As tools/sharding.py allows: 2e-5 of the largest element of each.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.max(np.abs(a))), whole, split)
+
+
+def test_a_field_of_a_batch_reaches_the_layers_that_ask_for_it():
+    cross = {"cross": CrossAttention.Config(num_heads=2), "cross_norm": RMSNorm.Config()}
+    cfg = modify(Block.Config, lambda block: block.set(**cross))(lm(given=("memory",)))
+    model, key = cfg.build(), jax.random.key(0)
+    params, memory = random_params(model), jax.random.normal(key, (2, 3, 8))
+    loss = jax.jit(lambda batch: call(model, params, batch, method="loss")[0].sum)
+    other = memory.at[1].set(0.0)
+    assert loss({**BATCH, "memory": memory}) != loss({**BATCH, "memory": other})
+    logits, _ = call(model, params, IDS, given={"memory": memory})
+    scores = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(TARGETS)[..., None], -1)[..., 0]
+    assert_close(loss({**BATCH, "memory": memory}), -np.sum(scores * np.asarray(WEIGHTS)), 1e-5)
+    with pytest.raises(ModuleError, match="the context has no 'memory'"):
+        call(model, params, IDS)

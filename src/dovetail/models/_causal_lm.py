@@ -51,6 +51,7 @@ class CausalLM(Objective):
         head: Linear.Config | None = DenseLinear.Config()  # None: the embedding makes the logits (tied).
         logit_scale: float = 1.0  # Times the logits, as in Cohere and Granite.
         logit_cap: float | None = None  # Logits become cap * tanh(logits / cap), as in Gemma 2.
+        given: tuple[str, ...] = ()  # Further fields of a batch, which layers find in their context by name.
         predictions: tuple[MultiTokenPrediction.Config, ...] = ()  # In training: one for each token after the next.
         prediction_weight: float = 0.3  # Of the mean loss of the predictions, in the loss.
         z_loss: float = 0.0  # Weight of the squared logarithm of the normaliser of the logits, in training.
@@ -127,7 +128,7 @@ class CausalLM(Objective):
         """
         ids, targets, weights = batch["tokens"], batch["targets"], batch["weights"]
         segments = batch.get("segments")
-        context = self._context(ids, batch.get("positions"), segments, None)
+        context = self._context(ids, batch.get("positions"), segments, None, self._given(batch))
         hidden = self._hidden(ids, context)
         context = context.later(self.published)
         found = self._token_loss(hidden, targets, weights)
@@ -154,7 +155,8 @@ class CausalLM(Objective):
         """
         ids, targets, axes = batch["tokens"], batch["targets"], ("batch", "seq")
         weights = batch.get("weights", jnp.ones(targets.shape, jnp.float32))
-        hidden = self._hidden(ids, self._context(ids, batch.get("positions"), batch.get("segments"), None))
+        context = self._context(ids, batch.get("positions"), batch.get("segments"), None, self._given(batch))
+        hidden = self._hidden(ids, context)
         return self.on_shards(
             self._own_log_probs,
             self.constrain(hidden, *axes, None),
@@ -163,6 +165,9 @@ class CausalLM(Objective):
             in_axes=((*axes, None), axes, axes),
             out_axes=axes,
         )
+
+    def _given(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: batch[name] for name in self.cfg.given}
 
     def _own_log_probs(self, hidden: Array, targets: Array, weights: Array) -> Array:
         """Returns those of the tokens of this device."""
