@@ -207,8 +207,12 @@ def test_state_that_a_call_does_not_touch_passes_through():
             lambda state: {**state, "layer.total": state["layer.total"][:1]},
             "layer.total: the new state is float32[2, 4], the declared one float32[1, 4].",
         ),
+        (
+            lambda state: {**state, "layer.total": state["layer.total"][:, :3]},
+            "layer.total: the state is float32[2, 3], the module declares any float['batch', 4].",
+        ),
     ],
-    ids=["missing", "dtype", "shape"],
+    ids=["missing", "dtype", "rows", "shape"],
 )
 def test_state_that_is_missing_or_of_another_kind_is_named(change, text):
     model = Twice.Config(layer=Sum.Config()).build()

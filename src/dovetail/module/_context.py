@@ -172,7 +172,13 @@ def read_state(scope: Scope, name: str) -> Array:
             f"{path}: not among the state that call(...) was given. Make it for this module, method and number of\n"
             "  calls: make_state(state_specs(module, params, *inputs, method=..., sizes={...}))."
         )
-    return frame.state[path]
+    value, spec = frame.state[path], scope.module._state[name]
+    if not spec.fits(value):
+        raise ModuleError(
+            f"{path}: the state is {value.dtype}{list(value.shape)}, the module declares {spec.dtype or 'any float'}"
+            f"{list(spec.shape)}."
+        )
+    return value
 
 
 def write_state(scope: Scope, name: str, value: Any) -> None:

@@ -46,6 +46,12 @@ class StateSpec:
             self, shape=(count, *self.shape), axes=(LAYERS_AXIS, *self.axes), stack=self.stack + 1
         )
 
+    def fits(self, value: Array) -> bool:
+        """Whether an array can be such a piece of state, for whatever numbers its names of sizes stand for."""
+        shape = len(value.shape) == len(self.shape)
+        sizes = all(isinstance(want, str) or want == have for want, have in zip(self.shape, value.shape, strict=False))
+        return shape and sizes and (self.dtype is None or value.dtype == self.dtype)
+
     def sized(self, path: str, sizes: Mapping[str, int], dtype: DTypeLike | None) -> "SizedState":
         """Returns the spec with numbers for all names of sizes, and a dtype."""
         missing = sorted({size for size in self.shape if isinstance(size, str)} - sizes.keys())
