@@ -211,3 +211,9 @@ def test_main_program_of_a_package_is_never_run(path, tmp_path, monkeypatch):
     with pytest.raises(ConfigError):
         import_object(path.format(package="some_program"), allow=["some_program"])
     assert not (package / "ran").exists()
+
+
+def test_a_name_that_was_says_what_it_is_now():
+    with pytest.raises(ConfigError) as e:
+        import_object("dovetail.nn:RepeatedBlock.Config")
+    assert str(e.value) == "module dovetail.nn has no 'RepeatedBlock'. It is now Repeat."

@@ -36,7 +36,8 @@ def import_object(path: str, *, allow: Iterable[str] | None = None) -> Any:
     """Returns the function or class at `module:qualname`; with `allow`, only from modules at or below those named.
 
     Nothing is imported before its name has passed. The way from the module to the object goes through classes only, so
-    `numpy:os.system` does not reach `os`, and with `allow` it goes through public names only.
+    `numpy:os.system` does not reach `os`, and with `allow` it goes through public names only. Where a name is gone,
+    `RENAMED` of its module may say what it is now.
     """
     module_name, _, qualname = path.partition(":")
     is_program = "__main__" in module_name.split(".")[1:]  # Importing it would run it.
@@ -53,10 +54,11 @@ def import_object(path: str, *, allow: Iterable[str] | None = None) -> Any:
             through = f"the module {obj.__name__!r}" if isinstance(obj, types.ModuleType) else repr(obj)
             raise ConfigError(f"{path!r} goes through {through}. Name a function or class where it is defined.")
         where = f"module {module_name}" if obj is sys.modules[module_name] else repr(obj)
-        names = dir(obj)
+        names, renamed = dir(obj), getattr(obj, "RENAMED", {})
         obj = getattr(obj, part, None)
         if obj is None:
-            raise ConfigError(f"{where} has no {part!r}.{did_you_mean(part, names)}")
+            hint = f" It is now {renamed[part]}." if part in renamed else did_you_mean(part, names)
+            raise ConfigError(f"{where} has no {part!r}.{hint}")
     if not callable(obj):
         raise ConfigError(f"{path!r} is {obj!r}. Name a function or class.")
     home = getattr(obj, "__module__", None)

@@ -3,3 +3,4 @@
 
 from ._causal_lm import CausalLM as CausalLM
 from ._prediction import MultiTokenPrediction as MultiTokenPrediction
+from ._renamed import RENAMED as RENAMED

@@ -42,6 +42,7 @@ from ._quantised import Int8Linear as Int8Linear
 from ._remat import POLICIES as POLICIES
 from ._remat import RematPolicy as RematPolicy
 from ._remat import with_remat as with_remat
+from ._renamed import RENAMED as RENAMED
 from ._rotary import DynamicRoPE as DynamicRoPE
 from ._rotary import FrequencyRotary as FrequencyRotary
 from ._rotary import LinearRoPE as LinearRoPE
