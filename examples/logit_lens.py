@@ -43,11 +43,11 @@ class LogitLens(Evaluator):
 
     def run(self, at: Evaluated) -> Findings:
         batch = next(iter(self.program.devices.batches(self.cfg.input.build(path=f"{self._path}.input"))))
-        _, collected = self.program.call(at.params, batch)
+        _, collected = self.program.call(at, batch)
         found = {path: made for path, made in per_layer(collected.summaries).items() if path.endswith(".made")}
         shares: dict[str, float] = {}
         for path, made in found.items():
-            logits, _ = self.program.call(at.params, made, method="logits_of")
+            logits, _ = self.program.call(at, made, method="logits_of")
             right = jnp.argmax(logits, axis=-1) == batch["targets"]
             total = jnp.sum(batch["weights"])
             shares[path.removesuffix(".made")] = float(

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, override
+from dovetail.config import REQUIRED, ConfigError, override, replace_all
+from dovetail.nn import FeedForward
 from dovetail.parallel import parse_mesh
 from dovetail.serve import Sampler
 from dovetail.train import Evaluated, Evaluator, Findings, HeldOutLoss, Program, Trainer, evaluators_of, findings
@@ -28,7 +30,7 @@ class Sizes(Evaluator):
 
     def run(self, at: Evaluated) -> Findings:
         batch = next(iter(self.program.cfg.input.set(batch_size=self.cfg.rows).build()))
-        found, collected = self.program.call(at.params, batch)
+        found, collected = self.program.call(at, batch)
         norm = np.sqrt(sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(at.params)))
         reported = {path.rpartition(".")[2]: float(np.mean(value)) for path, value in collected.summaries.items()}
         return Findings({"norm": norm, "loss": float(found.sum / found.weight), **reported}, {"": f"step {at.step}"})
@@ -129,3 +131,31 @@ def test_what_a_field_was_called_before_says_what_it_is_called_now(old, now):
     assert str(e.value).endswith(f"it has no field {old.partition('=')[0].partition('.')[0]!r}. It is now {now}.")
     with pytest.raises(ConfigError, match=r"It is now evaluators\.NAME\.every"):
         recipe("tiny-lm").set(eval_every=3)
+
+
+class Warmed(FeedForward):
+    """A feed-forward that grows with the steps of training, wherever it runs."""
+
+    class Config(FeedForward.Config):
+        inner: FeedForward.Config = REQUIRED
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.inner = self.child("inner", cfg.inner.set(dim=cfg.dim))
+
+    def forward(self, x, context=None):
+        self.summary("step", jnp.float32(self.step))
+        return self.inner(x, context) * jnp.minimum(jnp.float32(self.step) / 4, 1.0)
+
+
+def test_modules_know_the_step_of_training_when_they_are_trained_evaluated_and_sampled_from(tmp_path):
+    cfg = tiny(tmp_path, steps=2)
+    cfg = replace_all(FeedForward.Config, lambda old: Warmed.Config(inner=old))(cfg)
+    state = cfg.set(evaluators={**cfg.evaluators, "own": Sizes.Config()}).build().run()
+    records = [json.loads(line) for line in Path(cfg.directory, "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert int(state.step) == 2
+    assert [each["own/step"] for each in records if "own/step" in each] == [2.0]
+    trained = [value for each in records for name, value in each.items() if name.endswith("ffn.step")]
+    assert trained == [0.0, 1.0]
+    assert any("eval/loss" in each for each in records)
+    assert any("sample" in each for each in records)

@@ -36,7 +36,7 @@ def _generate(args: argparse.Namespace) -> int:
     how = override(next(samplers, Sampler.Config()), own)
     trained = load_trained(cfg, step=args.step)
     writer = Writer(trained.program, tokenizer_of(cfg, run.files), how.tokens, how.sampling)
-    found = writer.write(trained.params, args.prompt, args.seed)
+    found = writer.write(trained.params, args.prompt, args.seed, trained.step)
     rate = found.tokens / found.seconds
     if args.json:
         values = {"step": trained.step, "text": found.text, "tokens": found.tokens, "tokens_per_second": round(rate, 1)}

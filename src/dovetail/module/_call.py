@@ -81,7 +81,7 @@ def state_specs(
 
     def trace(arrays: dict[int, Any]) -> None:
         params, inputs, named = jax.tree.unflatten(tree, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-        frame = Frame(dtype=dtype, state={}, sizes=sizes, declared=declared, layout=layout)
+        frame = Frame(dtype=dtype, step=0, state={}, sizes=sizes, declared=declared, layout=layout)
         _run(frame, module, params, method, inputs, named)
 
     jax.eval_shape(trace, arrays)

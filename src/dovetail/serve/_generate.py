@@ -3,7 +3,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,7 @@ def generate(
     key: Array,
     max_new: int,
     sampling: Sampling | None = None,
+    step: Array | int = 0,
     dtype: DTypeLike | None = None,
     layout: Layout | None = None,
 ) -> Array:
@@ -85,6 +86,7 @@ def generate(
         model: has methods `last_logits` and `max_length`, as `CausalLM` does.
         prompts: `[B, T]`, padded at the end.
         lengths: `[B]`, the real length of each prompt, at least 1.
+        step: of training, after which the parameters are those of the model; for modules that ask for it.
         dtype: of the computation, as in `call`; so is `layout`.
     """
     sampling = sampling or Sampling()
@@ -99,10 +101,10 @@ def generate(
             f"{model!r}: a prompt of {length} tokens and {max_new} new ones, but max_length is {longest}.\n"
             "  Use a shorter prompt, or fewer new tokens."
         )
-    options = {"method": "last_logits", "dtype": dtype, "layout": layout}
+    options: dict[str, Any] = {"method": "last_logits", "dtype": dtype, "layout": layout}
     sizes = {"batch": batch, "capacity": capacity}
     state = make_state(state_specs(model, params, prompts, lengths=lengths, sizes=sizes, **options), layout)
-    next_logits = functools.partial(call, model, params, **options)
+    next_logits = functools.partial(call, model, params, step=step, **options)
     logits, collected = next_logits(prompts, lengths=lengths, state=state)
 
     def ended(token: Array) -> Array:

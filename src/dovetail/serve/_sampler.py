@@ -30,4 +30,4 @@ class Sampler(Evaluator):
         if not self.cfg.prompt:
             return Findings()
         with phase("sampling"):
-            return Findings(texts={"": self._writer.write(at.params, self.cfg.prompt, at.step).text})
+            return Findings(texts={"": self._writer.write(at.params, self.cfg.prompt, at.step, at.step).text})

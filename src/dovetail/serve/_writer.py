@@ -43,12 +43,12 @@ class Writer:
         self.sampling = with_stop(sampling, tokenizer)
         self._compiled: dict[int, Callable[..., Any]] = {}
 
-    def write(self, params: Any, prompt: str, seed: int) -> Sample:
-        """Returns a prompt with a continuation."""
+    def write(self, params: Any, prompt: str, seed: int, step: int = 0) -> Sample:
+        """Returns a prompt with a continuation, by the model after a number of steps."""
         ids = self._tokenizer.encode(prompt)[None]
         if not ids.size:
             raise ConfigError("the prompt is empty. Give it at least one token.")
-        inputs = (params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed))
+        inputs = (params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed), np.int32(step))
         run = self._run(inputs)
         start = time.perf_counter()
         with phase("generating"):
@@ -65,16 +65,16 @@ class Writer:
         return self._compiled[length]
 
     def _function(self) -> Callable[..., Any]:
-        """Returns the function from parameters, prompts, their lengths and a key to new tokens."""
+        """Returns the function from parameters, prompts, their lengths, a key and the step to new tokens."""
         program, layout = self._program, decoding_layout(self._program.cfg.mesh)
         options = {"max_new": self._tokens, "sampling": self.sampling, "dtype": program.dtype, "layout": layout}
         parts = 1 if layout is None else layout.shards(layout.activation_axes("batch"))
 
-        def run(params: Any, prompts: Any, lengths: Any, key: Any) -> Any:
+        def run(params: Any, prompts: Any, lengths: Any, key: Any, step: Any) -> Any:
             count = len(lengths)
             more = -count % parts  # The mesh splits rows: as many as it takes are there several times.
             prompts, lengths = jnp.pad(prompts, ((0, more), (0, 0)), "edge"), jnp.pad(lengths, (0, more), "edge")
-            return generate(program.model, params, prompts, lengths, key=key, **options)[:count]
+            return generate(program.model, params, prompts, lengths, key=key, step=step, **options)[:count]
 
         return run
 

@@ -45,7 +45,7 @@ class Findings:
 class Evaluator(Component, abc.ABC):
     """The interface. An evaluator is run by all processes of a run, at the same steps; it changes nothing.
 
-    It computes with `self.program`, on the mesh and in the dtype of the run: `self.program.call(params, batch)` calls
+    It computes with `self.program`, on the mesh and in the dtype of the run: `self.program.call(at, batch)` calls
     any method of the model, and returns the summaries that modules report as well.
     """
 

@@ -44,7 +44,7 @@ class HeldOutLoss(Evaluator):
         batches, units = self.program.devices.batches(self.input), 0.0
         with phase("evaluating"):
             for batch in batches:
-                found, count = jax.device_get(self._step(at.params, batch, batches.spec))
+                found, count = jax.device_get(self._step(at.params, batch, batches.spec, at.step))
                 for name, pair in {"loss": (found.sum, found.weight), **found.metrics}.items():
                     sums[name] = sums.get(name, np.zeros(2)) + np.asarray(pair, np.float64)
                 units += float(count)

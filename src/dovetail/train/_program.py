@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.monitoring
 import jax.numpy as jnp
+import numpy as np
 
 from dovetail.config import ConfigBase, ConfigError
 from dovetail.data import BatchSpec, Input
@@ -26,6 +27,7 @@ from ._loss_scales import LossScales
 from ._step import Metrics, TrainState, eval_step, init_state, train_step
 
 if TYPE_CHECKING:
+    from ._evaluator import Evaluated
     from ._trainer import Trainer
 
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
@@ -87,35 +89,38 @@ class Program:
             return jax.jit(self._step(spec), **self._options()).trace(*inputs)
 
     def eval_step(self) -> Callable[..., Any]:
-        """Returns `eval_step(params, batch, spec)`: the `Loss` of a batch, and its units by what its spec counts.
+        """Returns `eval_step(params, batch, spec, step)`: the `Loss` of a batch, and its units by what its spec counts.
 
         It is compiled when there is the first batch of a shape.
         """
-        step = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
+        loss = eval_step(self.model, dtype=self.dtype, layout=self.devices.layout)
         compiled: dict[Any, Callable[..., Any]] = {}
 
-        def run(params: Any, batch: Mapping[str, Any], spec: BatchSpec) -> Any:
+        def run(params: Any, batch: Mapping[str, Any], spec: BatchSpec, step: int) -> Any:
             shapes = tuple(value.shape for value in batch.values())
             if shapes not in compiled:
                 both = jax.jit(
-                    lambda params, batch: (step(params, batch), jnp.asarray(spec.count(batch), jnp.float32)),
+                    lambda *args: (loss(*args), jnp.asarray(spec.count(args[1]), jnp.float32)),
                     out_shardings=self.devices.everywhere,
                 )
-                compiled[shapes] = self.compile(both, params, batch)
-            return compiled[shapes](params, batch)
+                compiled[shapes] = self.compile(both, params, batch, np.int32(step))
+            return compiled[shapes](params, batch, np.int32(step))
 
         return run
 
-    def call(self, params: Any, *inputs: Any, method: str = "loss") -> tuple[Any, Collected]:
+    def call(self, at: "Evaluated", *inputs: Any, method: str = "loss") -> tuple[Any, Collected]:
         """Calls a method of the model, compiled, on the mesh and in the dtype of the run; see `dovetail.module.call`.
 
         `Collected` has what modules report: summaries and auxiliary losses.
         """
         if method not in self._calls:
             options = {"method": method, "dtype": self.dtype, "layout": self.devices.layout}
-            run = functools.partial(call, self.model, **options)
+
+            def run(params: Any, step: Any, *inputs: Any) -> tuple[Any, Collected]:
+                return call(self.model, params, *inputs, step=step, **options)
+
             self._calls[method] = self.devices.jit(run, out_shardings=self.devices.everywhere)
-        return self._calls[method](params, *inputs)
+        return self._calls[method](at.params, np.int32(at.step), *inputs)
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""

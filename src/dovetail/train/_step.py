@@ -139,12 +139,10 @@ def train_step(
     return step
 
 
-def eval_step(
-    model: Objective, *, dtype: DTypeLike | None, layout: MeshLayout | None = None
-) -> Callable[[Any, Arrays], Loss]:
-    """Returns the function that gives the loss of one batch, without auxiliary losses."""
+def eval_step(model: Objective, *, dtype: DTypeLike | None, layout: MeshLayout | None = None) -> Callable[..., Loss]:
+    """Returns the function that gives the loss of one batch, without auxiliary losses, after a number of steps."""
 
-    def step(params: Any, batch: Arrays) -> Loss:
-        return call(model, params, batch, method="loss", train=False, dtype=dtype, layout=layout)[0]
+    def loss(params: Any, batch: Arrays, step: Array | None = None) -> Loss:
+        return call(model, params, batch, method="loss", step=step, dtype=dtype, layout=layout)[0]
 
-    return step
+    return loss
