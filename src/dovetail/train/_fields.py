@@ -12,7 +12,7 @@ from dovetail.module import Objective, abstract, call, init_run_state, merged
 
 from ._batch import abstract_batch
 
-_OURS = ("loss", "total_loss", "weight")  # Names of metrics that a step reports itself.
+_OURS = ("loss", "total_loss", "weight", "updates")  # Names of metrics that a step reports itself.
 
 
 class Traced(NamedTuple):

@@ -27,7 +27,7 @@ class Documents(NamedTuple):
         return jnp.where(self.real[..., None], x, 0)
 
 
-NO_SEGMENT = -1  # That of a state before its first token.
+_NO_SEGMENT = -1  # That of a state before its first token.
 
 
 def supports_causal(mask: Mask) -> Support:
@@ -36,6 +36,12 @@ def supports_causal(mask: Mask) -> Support:
     if Causal() in parts and parts <= {Causal(), SameSegment()}:
         return Support()
     return Support("its state holds all of the document up to the token itself: Causal(), or Causal() & SameSegment()")
+
+
+def declare_memory(layer: Module, shape: tuple[int, int, int]) -> None:
+    """Declares what a layer keeps of a sequence: a state for each head, and the segment that it is of."""
+    layer.state("memory", ("batch", *shape), axes=("batch", "state_heads", None, None), dtype=jnp.float32)
+    layer.state("segment", ("batch",), axes=("batch",), dtype=jnp.int32, init=_NO_SEGMENT)
 
 
 def documents_of(layer: Module, context: Context, shape: tuple[int, ...], last: Array | None) -> Documents:

@@ -21,7 +21,7 @@ from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._documents import NO_SEGMENT, documents_of, log_rates, step_biases, supports_causal, whole_sequence
+from ._documents import declare_memory, documents_of, log_rates, step_biases, supports_causal, whole_sequence
 
 
 class GatedDeltaNet(Mixer):
@@ -75,9 +75,7 @@ class GatedDeltaNet(Mixer):
         self._repeats = heads // key_heads
         self.param("log_rate", (heads,), axes=("heads",), init=log_rates, cast=False)
         self.param("step_bias", (heads,), axes=("heads",), init=step_biases, cast=False)
-        state = (heads, cfg.key_head_dim, cfg.value_head_dim)
-        self.state("memory", ("batch", *state), axes=("batch", "state_heads", None, None), dtype=jnp.float32)
-        self.state("segment", ("batch",), axes=("batch",), dtype=jnp.int32, init=NO_SEGMENT)
+        declare_memory(self, (heads, cfg.key_head_dim, cfg.value_head_dim))
 
     @classmethod
     def supports(cls, mask: Mask) -> Support:

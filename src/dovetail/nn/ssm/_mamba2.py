@@ -22,7 +22,7 @@ from .._conv import CausalConv
 from .._linear import DenseLinear, Linear
 from .._mixer import Mixer
 from .._norm import Norm, RMSNorm
-from ._documents import NO_SEGMENT, documents_of, log_rates, step_biases, supports_causal, whole_sequence
+from ._documents import declare_memory, documents_of, log_rates, step_biases, supports_causal, whole_sequence
 
 
 class Mamba2(Mixer):
@@ -76,9 +76,7 @@ class Mamba2(Mixer):
         self.out = self.child("out", back)
         for name, init in {"log_rate": log_rates, "step_bias": step_biases, "skip": constant(1.0)}.items():
             self.param(name, (heads,), axes=("heads",), init=init, cast=False)
-        state = (heads, cfg.head_dim, cfg.state_dim)
-        self.state("memory", ("batch", *state), axes=("batch", "state_heads", None, None), dtype=jnp.float32)
-        self.state("segment", ("batch",), axes=("batch",), dtype=jnp.int32, init=NO_SEGMENT)
+        declare_memory(self, (heads, cfg.head_dim, cfg.state_dim))
 
     @classmethod
     def supports(cls, mask: Mask) -> Support:
