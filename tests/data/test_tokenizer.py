@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.config import from_json, to_json
+from dovetail.config import ConfigError, from_json, to_json
 from dovetail.data import ByteTokenizer, DataError, HuggingFaceTokenizer, SentencePieceTokenizer, Tokenizer
 from dovetail.data._tokenizer import check_ids
 
@@ -97,6 +97,31 @@ def test_checkpoint_of_config_and_files_rebuilds_it_where_the_original_file_is_g
     )
     assert copy.files() == original.files()
     assert copy.fingerprint() == original.fingerprint()
+
+
+def test_prompt_is_the_text_unless_the_config_says_more(tokenizer: Tokenizer):
+    assert tokenizer.encode_prompt(TEXTS[3]).tolist() == tokenizer.encode(TEXTS[3]).tolist()
+
+
+def test_prompt_starts_with_bos_where_it_is_so(monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "prompts_start_with_bos", True)
+    ids = ByteTokenizer.Config().build().encode_prompt("hi")
+    assert ids.tolist() == [256, 104, 105]
+    assert ids.dtype == np.int32
+    monkeypatch.setattr(ByteTokenizer, "bos_id", None)
+    with pytest.raises(
+        ConfigError, match=r"ByteTokenizer\.Config: prompts start with the bos token, but there is none\."
+    ):
+        ByteTokenizer.Config().build().encode_prompt("hi")
+
+
+def test_tokenizer_without_special_tokens_in_text_says_so():
+    with pytest.raises(ConfigError) as e:
+        ByteTokenizer.Config().build().encode_with_special("<s>")
+    assert str(e.value) == (
+        "ByteTokenizer.Config: ByteTokenizer has no special tokens that text can spell out, as chats do.\n"
+        "  Use a HuggingFaceTokenizer, or a prompt without special tokens."
+    )
 
 
 def test_tokenizers_have_different_fingerprints(hugging_face_file, sentence_piece_file):

@@ -81,6 +81,10 @@ CASES = {
         attention(num_kv_heads=2, norm_over="all_heads", gate=DenseLinear.Config(), **QK_NORM),
         definition(),
     ),
+    "qk-norm of each head, clip": (
+        attention(num_kv_heads=2, norm_over="each_head", clip=0.8, **QK_NORM),
+        definition(each_head=True, clip=0.8),
+    ),
     "sinks, soft cap, linear bias": (
         attention(num_kv_heads=2, sinks=True, soft_cap=0.5, position_bias=ALiBi.Config(), rotary=NoRotary.Config()),
         definition(theta=None, soft_cap=0.5, slopes=alibi_slopes(4)),
@@ -339,6 +343,7 @@ def test_values_that_the_cache_is_not_declared_for_are_refused():
         (attention(head_dim=3), "mixer.rotary (RoPE): head_dim is 3, expected an even number."),
         (attention(kernel=BlockwiseAttention.Config(block=0)), "mixer.kernel: block is 0, expected at least 1."),
         (attention(soft_cap=0.0), "mixer (Attention): soft_cap is 0.0, expected a number above 0, or None."),
+        (attention(clip=0.0), "mixer (Attention): clip is 0.0, expected a number above 0, or None."),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(cfg, text):

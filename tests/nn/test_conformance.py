@@ -52,6 +52,7 @@ from dovetail.nn import (
     Linear,
     LinearRoPE,
     Llama3RoPE,
+    LongRoPE,
     LoRAGroupedLinear,
     LoRALinear,
     Mamba2,
@@ -183,10 +184,10 @@ LINEAR = {"in_shape": (2, 4), "in_axes": ("heads", None), "out_shape": (2, 4), "
 GROUPED = {"num_experts": 4, "in_dim": 8, "in_axis": "embed", "out_dim": 8, "out_axis": "mlp"}
 HEADS = {"dim": 16, "num_heads": 4, "num_kv_heads": 4, "head_dim": 4}
 INTERFACES: dict[type[Module], Interface] = {
-    Norm: Interface({"dim": 8, "axis": "embed"}, (2, 4, 8), optional=("axis",)),
+    Norm: Interface({"dim": 8, "axis": "embed", "groups": 2}, (2, 4, 8), optional=("axis", "groups")),
     FeedForward: Interface({"dim": 8}, (2, 4, 8)),
     Linear: Interface(LINEAR, (2, 4, 2, 4), wrapper=Plain),
-    Rotary: Interface({"head_dim": 8}, (2, 4, 3, 8), wrapper=Rotated),
+    Rotary: Interface({"head_dim": 4}, (2, 4, 3, 4), wrapper=Rotated),
     PositionEmbedding: Interface({"dim": 8}, (2, 4, 8), wrapper=Added),
     PositionBias: Interface({"num_heads": 3}, (2, 4, 3, 4), wrapper=Biased),
     Cache: Interface({"entries": {"x": (8,)}, "axes": {"x": (None,)}}, (2, 4, 8), wrapper=Stored),
@@ -221,6 +222,7 @@ CASES: list[tuple[type[Module], Module.Config]] = [
     (Rotary, DynamicRoPE.Config(factor=2.0, original_length=3)),
     (Rotary, Llama3RoPE.Config()),
     (Rotary, YaRN.Config(factor=2.0, original_length=16, interleaved=True)),
+    (Rotary, LongRoPE.Config(factor=2.0, original_length=3, short=(1.0, 1.5), long=(2.0, 8.0))),
     (Rotary, PartialRotary.Config()),
     (Rotary, NoRotary.Config()),
     (PositionEmbedding, LearnedPosition.Config(max_length=4)),

@@ -12,7 +12,7 @@ import pytest
 from dovetail.config import ConfigError, config_for, from_json, to_json
 from dovetail.module import call, specs
 from dovetail.nn import DenseFeedForward, DenseLinear, GatedFeedForward
-from dovetail.ops import gated, squared_relu
+from dovetail.ops import erf_gelu, gated, squared_relu
 from support import reference
 from support.models import random_params
 from support.numeric import BFLOAT16, cast, check, normal
@@ -49,6 +49,7 @@ ACTIVATIONS = {
     "silu": (jax.nn.silu, reference.silu),
     "gelu by tanh, as in Gemma": (jax.nn.gelu, reference.gelu),
     "exact gelu": (functools.partial(jax.nn.gelu, approximate=False), exact_gelu),
+    "gelu by erf": (erf_gelu, lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2),
     "squared relu": (squared_relu, lambda x: np.maximum(x, 0) ** 2),
 }
 

@@ -2,19 +2,34 @@
 """Layers made of layers are these one after the other: scanned or not, with or without remat and dropout."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
 from dovetail.module import Remat, call, init, normal, per_layer, specs
-from dovetail.nn import Attention, Block, Dropout, GatedFeedForward, Layer, Repeat, Sequence, pattern_of
+from dovetail.nn import (
+    Attention,
+    Block,
+    Dropout,
+    GatedFeedForward,
+    Layer,
+    Repeat,
+    Sequence,
+    layers_of,
+    pattern_of,
+    stack_of,
+)
 from support import numeric, reference
 from support.compare import assert_same
 from support.models import Previous, context, mixer_only, random_params
 from support.numeric import check
+from support.stacks import KINDS, layers_in, model_of, numbered, shapes_of, stacks
 
 X = numeric.normal(1, (2, 4, 8))
 CONTEXT = context(4)
@@ -175,4 +190,68 @@ def test_a_pattern_can_be_made_from_one_block_and_what_differs():
         pattern_of(LAYER, {"mixer.window": (4, None), "ffn.hidden_dim": (8,)})
     assert str(e.value) == (
         "pattern_of: expected as many values for each path, found {'mixer.window': 2, 'ffn.hidden_dim': 1}."
+    )
+
+
+# Layers in a stack, and a stack of layers.
+
+
+@given(stacks())
+def test_each_layer_of_a_stack_is_found_in_its_order_with_the_place_of_its_parameters(stack):
+    """Against the docstrings of `Repeat` and `Sequence`, and the shapes of a model that was built."""
+    params = numbered(shapes_of(model_of(stack)))
+    expected = layers_in(stack, params)
+    places = layers_of(stack)
+    assert [place.layer for place in places] == [layer for layer, _ in expected]
+    for place, (_, own) in zip(places, expected, strict=True):
+        inside = [name for name in params if name.startswith(f"{place.path}.")]
+        assert {name.removeprefix(f"{place.path}.") for name in inside} == set(own)
+        for name in inside:
+            value = params[name][place.entry]
+            np.testing.assert_array_equal(value, own[name.removeprefix(f"{place.path}.")])
+
+
+# Numbers stand for kinds of layers: what two lists have in common is all that counts.
+LISTS = st.one_of(
+    st.lists(st.sampled_from(range(3)), min_size=1, max_size=14),
+    st.tuples(st.lists(st.sampled_from(range(3)), min_size=1, max_size=4), st.integers(1, 14)).map(
+        lambda drawn: (drawn[0] * drawn[1])[: max(drawn[1], len(drawn[0]))]
+    ),
+)
+
+
+def compiled(stack) -> int:
+    """Returns how many layers a stack has to compile."""
+    if isinstance(stack, Sequence.Config):
+        return sum(map(compiled, stack.layers))
+    if not isinstance(stack, Repeat.Config):
+        return 1
+    pattern = stack.layer if isinstance(stack.layer, tuple) else (stack.layer,)
+    return len(pattern) + stack.num_layers % len(pattern)
+
+
+@given(LISTS)
+def test_a_stack_of_layers_has_these_layers_and_as_few_to_compile_as_runs_or_a_period(numbers):
+    layers = [tuple(KINDS.values())[number] for number in numbers]
+    stack = stack_of(layers)
+    assert [place.layer for place in layers_of(stack)] == layers
+    runs = 1 + sum(a != b for a, b in itertools.pairwise(numbers))
+    count = len(numbers)
+    periods = [p for p in range(1, count + 1) if all(numbers[i] == numbers[i % p] for i in range(count))]
+    assert compiled(stack) == min(runs, periods[0] + count % periods[0])
+    assert stack.set(dim=6).build(path="stack") is not None
+
+
+@given(stacks())
+def test_a_stack_of_the_layers_of_a_stack_is_the_same_however_they_were_nested(stack):
+    layers = [place.layer for place in layers_of(stack)]
+    once = stack_of(layers)
+    assert stack_of([place.layer for place in layers_of(once)]) == once
+
+
+def test_a_thousand_layers_whose_last_one_is_another_do_not_take_long():
+    """A search that compares configs takes a minute for them."""
+    layers = [LAYER] * 1999 + [DIFFERENT[1]]
+    assert stack_of(layers) == Sequence.Config(
+        layers=(Repeat.Config(layer=LAYER, num_layers=1999), Repeat.Config(layer=DIFFERENT[1], num_layers=1))
     )

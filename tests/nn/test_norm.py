@@ -6,11 +6,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dovetail.config import ConfigError
 from dovetail.module import call, init, specs
-from dovetail.nn import LayerNorm, RMSNorm
+from dovetail.nn import LayerNorm, Norm, RMSNorm
 from support import reference
 from support.models import random_params
 from support.numeric import BFLOAT16, FLOAT32, cast, check, normal
+
+
+def in_groups(norm, x, *rest):
+    """Applies a norm to each group of numbers, each with its part of the parameters."""
+    eps, parameters = rest[-1], rest[:-1]
+    count = 2 if len(parameters) == 1 else 4
+    parts = zip(*(np.split(each, count, axis=-1) for each in (x, *parameters)), strict=True)
+    return np.concatenate([norm(*part, eps) for part in parts], axis=-1)
+
 
 CASES = [
     (RMSNorm.Config(dim=8, eps=0.1), lambda p, x: reference.rms_norm(x, p["scale"], 0.1)),
@@ -20,8 +30,20 @@ CASES = [
     (RMSNorm.Config(dim=8, offset=1.0), lambda p, x: reference.rms_norm(x, 1 + p["scale"], 1e-6)),
     (RMSNorm.Config(dim=8, scale=False), lambda p, x: reference.rms_norm(x, None, 1e-6)),
     (LayerNorm.Config(dim=8, scale=False, bias=False), lambda p, x: reference.layer_norm(x, None, None, 1e-5)),
+    (RMSNorm.Config(dim=8, offset=1.0, groups=2), lambda p, x: in_groups(reference.rms_norm, x, 1 + p["scale"], 1e-6)),
+    (LayerNorm.Config(dim=8, groups=4), lambda p, x: in_groups(reference.layer_norm, x, p["scale"], p["bias"], 1e-5)),
 ]
-NAMES = ["rms, eps", "layer, eps", "layer, no bias", "rms", "rms, offset", "rms, bare", "layer, bare"]
+NAMES = [
+    "rms, eps",
+    "layer, eps",
+    "layer, no bias",
+    "rms",
+    "rms, offset",
+    "rms, bare",
+    "layer, bare",
+    "rms, groups",
+    "layer, groups",
+]
 
 
 # The result is rounded once; a gradient is a sum of a few terms that are.
@@ -42,6 +64,21 @@ def test_norms_start_as_plain_normalisation_of_their_axis(kind):
     np.testing.assert_array_equal(params.pop("scale"), np.ones(8))
     for bias in params.values():
         np.testing.assert_array_equal(bias, np.zeros(8))
+
+
+def test_groups_that_do_not_divide_or_that_a_norm_does_not_know_are_refused():
+    class Plain(Norm):
+        def forward(self, x, context=None):
+            return x
+
+    for cfg, text in (
+        (RMSNorm.Config(dim=8, groups=3), "norm (RMSNorm): groups is 3, expected a divisor of dim (8)."),
+        (LayerNorm.Config(dim=8, groups=0), "norm (LayerNorm): groups is 0, expected a divisor of dim (8)."),
+        (Plain.Config(dim=8, groups=2), "norm (Plain): groups is 2, but Plain norms all as one."),
+    ):
+        with pytest.raises(ConfigError) as e:
+            cfg.build(path="norm")
+        assert str(e.value) == text
 
 
 def test_a_scale_that_is_counted_from_1_starts_at_0():

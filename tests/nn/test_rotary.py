@@ -12,6 +12,7 @@ from dovetail.nn import (
     DynamicRoPE,
     LinearRoPE,
     Llama3RoPE,
+    LongRoPE,
     NoRotary,
     PartialRotary,
     RoPE,
@@ -87,8 +88,20 @@ def test_a_dynamic_rotary_is_rope_up_to_the_original_length_and_slower_beyond_it
     np.testing.assert_allclose(got[1:], want, atol=1e-5)  # Powers and angles up to 5 in float32.
 
 
-def test_padding_does_not_count_as_length():
-    cfg = DynamicRoPE.Config(factor=2.0, original_length=4)
+LONG = LongRoPE.Config(theta=100.0, factor=8.0, original_length=4, short=(1.0, 1.2, 1.5), long=(2.0, 3.0, 8.0))
+
+
+@pytest.mark.parametrize("magnitude, times", [(None, np.sqrt(1 + np.log(8) / np.log(4))), (1.3, 1.3)])
+def test_longrope_divides_each_frequency_by_its_number_for_the_length_of_the_row(magnitude, times):
+    got = turned(LONG.set(magnitude=magnitude))
+    for row, numbers in enumerate(([1.0, 1.2, 1.5], [2.0, 3.0, 8.0])):  # Lengths of 3 and 6.
+        slowed = np.array([100.0 ** (-2 * i / 6) / number for i, number in enumerate(numbers)])
+        want = reference.rotate(np.float64(X[row : row + 1]), np.asarray(POSITIONS[row : row + 1]), 0.0, slowed)
+        np.testing.assert_allclose(got[row : row + 1], times * want, atol=1e-6)
+
+
+@pytest.mark.parametrize("cfg", [DynamicRoPE.Config(factor=2.0, original_length=4), LONG], ids=["dynamic", "long"])
+def test_padding_does_not_count_as_length(cfg):
     padded = turned(cfg, positions=POSITIONS.at[0, 2].set(EMPTY))
     assert_same(padded[0, :2], turned(cfg)[0, :2])
 
@@ -130,6 +143,14 @@ def test_one_rotary_takes_over_what_it_shares_with_another():
         (
             Llama3RoPE.Config(head_dim=8, low=4.0, high=1.0),
             "rotary (Llama3RoPE): low (4.0) must be less than high (1.0).",
+        ),
+        (
+            LONG.set(head_dim=6, long=(1.0, 2.0)),
+            "rotary (LongRoPE): long is (1.0, 2.0), expected 3 numbers above 0, half of head_dim.",
+        ),
+        (
+            LONG.set(head_dim=6, short=(1.0, 2.0, 0.0)),
+            "rotary (LongRoPE): short is (1.0, 2.0, 0.0), expected 3 numbers above 0, half of head_dim.",
         ),
         (
             DynamicRoPE.Config(head_dim=2, factor=2.0, original_length=8),

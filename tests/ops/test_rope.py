@@ -8,6 +8,8 @@ import pytest
 
 from dovetail.ops import (
     llama3_frequencies,
+    longrope_frequencies,
+    longrope_magnitude,
     ntk_frequencies,
     rotary_frequencies,
     rotate,
@@ -115,6 +117,16 @@ def test_the_magnitude_of_yarn_grows_with_the_logarithm_of_the_factor():
     np.testing.assert_allclose(yarn_magnitude(8.0), 0.1 * np.log(8) + 1, rtol=1e-12)
     np.testing.assert_allclose(yarn_magnitude(40.0, 0.707), 0.0707 * np.log(40) + 1, rtol=1e-12)
     assert yarn_magnitude(1.0) == yarn_magnitude(0.5) == yarn_magnitude(8.0, 0.0) == 1.0
+
+
+def test_longrope_divides_each_frequency_by_a_number_of_its_own():
+    want = [100.0 ** (-2 * i / 8) / number for i, number in enumerate([1.0, 1.5, 4.0, 64.0])]
+    np.testing.assert_allclose(longrope_frequencies(8, 100.0, [1.0, 1.5, 4.0, 64.0]), want, rtol=1e-12)
+
+
+def test_the_magnitude_of_longrope_grows_with_the_logarithm_of_the_factor():
+    np.testing.assert_allclose(longrope_magnitude(32.0, 4096) ** 2, 1 + 5 / 12, rtol=1e-12)  # Powers of 2.
+    assert longrope_magnitude(1.0, 4096) == longrope_magnitude(0.5, 4096) == 1.0
 
 
 def test_position_zero_changes_nothing():

@@ -24,6 +24,7 @@ def route(
     scale: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
+    group_score: str = "top_two",
 ) -> tuple[Any, Any]:
     """Returns weights `[N, k]` and experts `[N, k]`, from the words that define each field."""
     weights, experts = [], []
@@ -32,8 +33,8 @@ def route(
         biased = scores + p.get("selection_bias", 0.0)
         order = [e for _, e in sorted((-s, e) for e, s in enumerate(biased))]
         members = np.arange(len(scores)).reshape(num_groups, -1)
-        best_two = [sum(sorted(biased[group])[-2:]) for group in members]
-        groups = [g for _, g in sorted((-s, g) for g, s in enumerate(best_two))][:top_groups]
+        best = [sum(sorted(biased[group])[-1 if group_score == "max" else -2 :]) for group in members]
+        groups = [g for _, g in sorted((-s, g) for g, s in enumerate(best))][:top_groups]
         chosen = [e for e in order if any(e in members[g] for g in groups)][:top_k]
         own = scores[chosen]
         weights.append(scale * own / own.sum() if normalize else scale * own)

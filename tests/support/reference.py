@@ -151,19 +151,31 @@ def causal_conv(p: Any, x: Any, segments: Any) -> Any:
     return silu(out + p.get("bias", 0.0))
 
 
-def qk_norm(p: Any, x: Any) -> Any:
+def qk_norm(p: Any, x: Any, each_head: bool) -> Any:
     """Normalises heads `[B, T, H, K]`, or all of them as one vector if there is a scale for each number of it."""
+    if each_head:
+        return rms_norm(x, p["scale"].reshape(x.shape[2:]), 1e-6)
     flat = x if p["scale"].size == x.shape[-1] else x.reshape(*x.shape[:2], -1)
     return rms_norm(flat, p["scale"], 1e-6).reshape(x.shape)
 
 
 def attention(
-    p: Any, x: Any, *, allowed: Any, positions: Any, theta: float | None = 1e4, scale: Any = None, **scores: Any
+    p: Any,
+    x: Any,
+    *,
+    allowed: Any,
+    positions: Any,
+    theta: float | None = 1e4,
+    scale: Any = None,
+    each_head: bool = False,
+    clip: float = math.inf,
+    **scores: Any,
 ) -> Any:
     """The attention layer; the numbers of heads are those of the weights; `theta` None is without rotation."""
     q, k, v = (linear(p[name], x) for name in ("query", "key", "value"))
-    q = qk_norm(p["query_norm"], q) if "query_norm" in p else q
-    k = qk_norm(p["key_norm"], k) if "key_norm" in p else k
+    q = qk_norm(p["query_norm"], q, each_head) if "query_norm" in p else q
+    k = qk_norm(p["key_norm"], k, each_head) if "key_norm" in p else k
+    q, k, v = (np.where(y > clip, clip, np.where(y < -clip, -clip, y)) for y in (q, k, v))
     if theta is not None:
         q, k = rotate(q, positions, theta), rotate(k, positions, theta)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale

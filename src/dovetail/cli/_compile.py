@@ -27,7 +27,8 @@ def _compile(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
     found = hardware(args.on)
     # Only CPUs are compiled for as devices that are here; others are described.
-    run = resolve(args.recipe, args.overrides, on=args.on, devices=found.chip.platform == "cpu")
+    virtual = found.chip.platform == "cpu"
+    run = resolve(args.recipe, args.overrides, on=args.on, devices=virtual, weights=False)
     from dovetail.plan import compiled
 
     report, cached = compiled(run.cfg, found, use_cache=not args.no_cache)

@@ -20,7 +20,7 @@ def _diff(args: argparse.Namespace) -> int:
     for name in (args.a, args.b):
         recipe, on = split_hardware(name, None)
         check(recipe, on=on)
-    found = diff(resolve(args.a).cfg, resolve(args.b).cfg)
+    found = diff(resolve(args.a, weights=False).cfg, resolve(args.b, weights=False).cfg)
     if args.json:
         print(json.dumps([d._asdict() for d in found], indent=2))
     elif found:

@@ -7,7 +7,7 @@ import json
 from dovetail.config import ConfigError
 
 from ._text import add_text, text_and_overrides
-from ._use import start_run
+from ._use import load_run, start_run
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
@@ -20,16 +20,17 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 def _eval(args: argparse.Namespace) -> int:
     text, overrides = text_and_overrides(args)
     run = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
-    from dovetail.train import Evaluated, escaped, evaluators_of, findings, load_trained, visible
+    from dovetail.serve import Sampler
+    from dovetail.train import Evaluated, escaped, evaluators_of, findings, visible
 
     cfg = run.cfg
     if text:
         from dovetail.zoo.recipes import eval_on_text
 
         cfg = eval_on_text(cfg, text)
-    if not cfg.evaluators:
-        raise ConfigError("this run has nothing to evaluate it (evaluators is empty). Name a text: --text FILE")
-    trained = load_trained(cfg, step=args.step)
+    if all(isinstance(each, Sampler.Config) and not each.prompt for each in cfg.evaluators.values()):
+        raise ConfigError("this run has nothing to evaluate it (in evaluators). Name a text: --text FILE")
+    trained = load_run(run._replace(cfg=cfg), args.step)
     found = list(findings(evaluators_of(trained.program, run.files), Evaluated(trained.step, trained.params)))
     metrics = {"step": trained.step} | {name: value for each in found for name, value in each.metrics.items()}
     texts = {name: text for each in found for name, text in each.texts.items()}

@@ -17,11 +17,12 @@ from dovetail.progress import Line
 
 from ._code import load_code
 from ._parser import parser
+from ._table import printable
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
-_COMPUTES = ("train", "eval", "generate", "bench")
+_COMPUTES = ("train", "eval", "generate", "import", "export", "bench")
 # Commands that make their user wait, and say for what.
-_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "compile")
+_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "import", "export", "compile")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,7 +132,8 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _said(e: Exception) -> str:
     """Returns the message of an error as one says it on a command line."""
-    return f"{e.what}\n  Add them, as in {e.first}=..." if isinstance(e, MissingFieldsError) else str(e)
+    missing = isinstance(e, MissingFieldsError)
+    return printable(f"{e.what}\n  Add them, as in {e.first}=..." if missing else str(e))
 
 
 _ERRORS = (

@@ -10,7 +10,9 @@ from ._compile import add_compile
 from ._diff import add_diff
 from ._doctor import doctor
 from ._eval import add_eval
+from ._export import add_export
 from ._generate import add_generate
+from ._import import add_import
 from ._list import add_list
 from ._loc import add_loc
 from ._show import add_show
@@ -20,10 +22,10 @@ _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kern
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _CODE = "a file, or a module, with code of your own that the config of a run names"
-_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "compile")
+_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "compile", "export")
 _NAMES = {
-    "recipe": "a name from `dovetail list`, file.py:function, or the directory of a run",
-    "run_directory": "the directory of a run",
+    "recipe": "a name from `dovetail list`, file.py:function, hf:DIRECTORY, or the directory of a run",
+    "run_directory": "the directory of a run, or hf:DIRECTORY for a published model",
 }
 
 
@@ -51,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
     add_eval(_placed(command("eval", "Evaluate a trained model on its held-out data.", recipe="run_directory")))
     add_generate(_placed(command("generate", "Continue a prompt with a trained model.")))
+    add_import(_placed(command("import", "Make a run of a published model.", reports=False)))
+    add_export(command("export", "Publish the model of a run: files that transformers and vLLM load.", reports=False))
     add_compile(command("compile", "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))

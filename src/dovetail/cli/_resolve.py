@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
 from dovetail.hardware import Hardware, hardware, start_devices
 from dovetail.progress import phase
-from dovetail.zoo import check_name, recipe
+from dovetail.zoo import check_name, check_published, is_published_name, recipe
 
 from ._code import check_code, load_file, own_modules
 
@@ -38,17 +38,20 @@ def resolve(
     step: int | None = None,
     change: "Callable[[Trainer.Config], Trainer.Config] | None" = None,
     devices: bool = False,
+    weights: bool = True,
 ) -> Run:
     """Returns the run that a name stands for, with overrides applied, on hardware or on a mesh if one is named.
 
-    A name is that of a recipe, `file.py:function`, or the directory of a run, which carries its config; `NAME@HARDWARE`
-    is the same on hardware. What hardware changes depends on the overrides (as the size of the batch), and they win.
+    A name is that of a recipe, `file.py:function`, `hf:DIRECTORY` for a published model, or the directory of a run,
+    which carries its config; `NAME@HARDWARE` is the same on hardware. What hardware changes depends on the overrides
+    (as the size of the batch), and they win.
 
     Args:
         step: of a run, whose config it is; the newest by default.
         change: is made before all of these.
         devices: for a command that computes: the CPU has as many devices as are needed if there is nothing else. That
             number must be known before JAX starts, which it does when a config is fitted to hardware.
+        weights: whether those of a published model are downloaded, if it is not here.
     """
     name, on = split_hardware(name, on)
     check(name, overrides, on)
@@ -56,7 +59,7 @@ def resolve(
     _import(mesh)
     from dovetail.parallel import parse_mesh
 
-    named, files = _named(name, step)
+    named, files = _named(name, step, weights)
     cfg = override(change(named) if change else named, overrides, note=note)
     if devices:
         start_devices(parse_mesh(mesh, cfg.mesh) if mesh is not None else found or cfg.mesh, os.environ)
@@ -79,7 +82,7 @@ def note(text: str) -> None:
 def split_hardware(name: str, on: str | None) -> tuple[str, str | None]:
     """Returns name and hardware of `NAME@HARDWARE`, unless the hardware is given; what exists is a name, with any @."""
     recipe, at, after = name.rpartition("@")
-    exists = Path(name).exists() or Path(name.rpartition(":")[0]).is_file()
+    exists = Path(name.removeprefix("hf:")).exists() or Path(name.rpartition(":")[0]).is_file()
     return (recipe, after) if at and on is None and not exists and "/" not in after else (name, on)
 
 
@@ -88,7 +91,9 @@ def check(name: str, overrides: Sequence[str] = (), on: str | None = None) -> No
     for text in overrides:
         split_override(text)
     path, colon, _ = name.rpartition(":")
-    if colon and path.endswith(".py"):
+    if is_published_name(name):
+        check_published(name)
+    elif colon and path.endswith(".py"):
         if not Path(path).is_file():
             raise ConfigError(f"there is no file {path!r}.")
     elif not is_run(name):
@@ -107,8 +112,10 @@ def _import(mesh: str | None = None) -> None:
         importlib.import_module("dovetail.zoo.recipes")
 
 
-def _named(name: str, step: int | None) -> "tuple[Trainer.Config, Mapping[str, bytes] | None]":
+def _named(name: str, step: int | None, weights: bool) -> "tuple[Trainer.Config, Mapping[str, bytes] | None]":
     """Returns a config as it was written, and the files that a run carries."""
+    if is_published_name(name):
+        return importlib.import_module("dovetail.zoo.recipes").finetune(name, weights=weights), None
     path, colon, function = name.rpartition(":")
     if colon and path.endswith(".py"):
         return _from_file(Path(path), function), None

@@ -24,7 +24,7 @@ def add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    run = resolve(args.recipe, args.overrides, args.mesh, args.on)
+    run = resolve(args.recipe, args.overrides, args.mesh, args.on, weights=False)
     cfg, memory = run.cfg, None if args.mesh is not None else _memory(run)
     if args.full and not args.json:  # JSON has it all.
         print(to_text(cfg), end="")

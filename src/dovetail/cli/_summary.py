@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.config import Outlined, built_configs, missing_fields, outline
 from dovetail.progress import phase
 
-from ._table import operations, short, size, table
+from ._table import operations, printable, short, size, table
 
 if TYPE_CHECKING:
     from dovetail.plan import Estimate
@@ -23,6 +23,9 @@ _AXES = (
     "in_axis",
     "out_axis",
 )  # Not shown: `show --mesh` says what they lead to.
+
+
+_LONG = 60  # Characters of a value; `show --full` has all of them.
 
 
 def print_summary(name: str, cfg: "Trainer.Config", memory: "Estimate | None" = None) -> None:
@@ -119,7 +122,9 @@ def _figures(paths: Sequence[str], own: Any) -> tuple[str, str, str]:
 
 
 def _settings(node: Outlined, missing: Sequence[str]) -> str:
-    shown = [f"{name}={value}" for name, value in node.settings.items() if name not in _AXES and value != "REQUIRED"]
+    given = {name: value for name, value in node.settings.items() if name not in _AXES and value != "REQUIRED"}
+    values = {name: printable(str(value)).replace("\n", "\\n") for name, value in given.items()}
+    shown = [f"{name}={text if len(text) <= _LONG else text[: _LONG - 3] + '...'}" for name, text in values.items()]
     unset = [path.removeprefix(f"{node.path}.") for path in missing if path.rpartition(".")[0] == node.path]
     return " ".join([*shown, *(f"{name}=?" for name in unset)])
 

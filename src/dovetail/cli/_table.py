@@ -22,6 +22,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     )
 
 
+def printable(text: str) -> str:
+    """Returns a text that may be from elsewhere with all spelled out that is not seen, but for ends of lines.
+
+    >>> printable("red: \\x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def short(number: float) -> str:
     """Returns a count in three digits, a billion of something being a `B`.
 

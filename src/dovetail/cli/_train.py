@@ -2,9 +2,11 @@
 """`dovetail train RECIPE`: resolve, run."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._resolve import resolve
+from ._resolve import Run, is_run, resolve
 from ._text import add_text, text_and_overrides
 
 if TYPE_CHECKING:
@@ -34,5 +36,16 @@ def _train(args: argparse.Namespace) -> int:
         return cfg if args.init_from is None else cfg.set(init_from=InitFrom(path=args.init_from))
 
     run = resolve(args.recipe, overrides, args.mesh, args.on, change=change, devices=True)
-    run.cfg.build(files=run.files).run(allow_change=args.allow_change)
+    cfg = _from_its_weights(run, overrides) if files and args.init_from is None else run.cfg
+    cfg.build(files=run.files).run(allow_change=args.allow_change)
     return 0
+
+
+def _from_its_weights(run: Run, overrides: Sequence[str]) -> "Trainer.Config":
+    """Returns the config of a run on another text: it starts from the weights of the run that is named, if one is."""
+    from dovetail.train import InitFrom
+
+    chosen = any(text.startswith("init_from") for text in overrides)
+    if chosen or not is_run(run.name) or Path(run.cfg.directory).resolve() == Path(run.name).resolve():
+        return run.cfg
+    return run.cfg.set(init_from=InitFrom(path=run.name))

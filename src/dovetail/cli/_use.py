@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
 from dovetail.hardware import start_devices
+from dovetail.zoo import is_published_name
 
 from ._resolve import Run, is_run, resolve
 
 if TYPE_CHECKING:
-    from dovetail.train import Trainer
+    from dovetail.train import Trained, Trainer
 
 _VIRTUAL = 8  # Devices that a CPU may stand for at least; more if it has more cores.
 
@@ -22,7 +23,7 @@ def start_run(directory: str, overrides: Sequence[str], step: int | None, mesh: 
 
     If no mesh is asked for, that of the run is used if there are enough devices, and else one that is said.
     """
-    if not is_run(directory):
+    if not is_run(directory) and not is_published_name(directory):
         raise ConfigError(f"there is no run in {directory!r}: it has no directory 'checkpoints'.")
     if mesh is not None or on is not None or any(text.startswith("mesh.") for text in overrides):
         return resolve(directory, overrides, mesh, on, step=step, devices=True)
@@ -31,6 +32,17 @@ def start_run(directory: str, overrides: Sequence[str], step: int | None, mesh: 
 
     start_devices(shrink(run.cfg.mesh, max(_VIRTUAL, os.cpu_count() or 1)), os.environ)
     return run._replace(cfg=_on_what_is_here(run.cfg))
+
+
+def load_run(run: Run, step: int | None) -> "Trained":
+    """Returns the model of a run as it was trained, or that of a published model as it is."""
+    from dovetail.train import load_initial, load_trained
+
+    if not is_published_name(run.name):
+        return load_trained(run.cfg, step=step)
+    if step is not None:
+        raise ConfigError(f"{run.name} is a published model, which has no steps. Leave out --step.")
+    return load_initial(run.cfg)
 
 
 def _on_what_is_here(cfg: "Trainer.Config") -> "Trainer.Config":

@@ -8,7 +8,7 @@ components, which may read files, as arguments.
 
 _FUNCTIONS = {
     "dovetail.module": "constant normal variance_scaling",
-    "dovetail.ops": "clamped_swiglu gated squared_relu",
+    "dovetail.ops": "clamped_swiglu erf_gelu gated squared_relu",
     "dovetail.optim": "is_hidden_matrix is_matrix unit_norm",
     "jax.lax": "erf erf_inv logistic rsqrt stop_gradient",
     "jax.nn": """

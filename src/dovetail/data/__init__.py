@@ -2,6 +2,7 @@
 """Input of a trainer: documents from files, tokenised, shuffled, packed and mixed into batches, from any position."""
 
 from ._array_record import ArrayRecord as ArrayRecord
+from ._chat import ChatTemplate as ChatTemplate
 from ._corpora import ShippedCorpus as ShippedCorpus
 from ._corpora import ShippedTokenizer as ShippedTokenizer
 from ._corpora import corpus_path as corpus_path

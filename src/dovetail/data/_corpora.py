@@ -105,5 +105,8 @@ class ShippedTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         return self._inner.encode(text)
 
+    def encode_with_special(self, text: str) -> np.ndarray:
+        return self._inner.encode_with_special(text)
+
     def _decode(self, ids: list[int]) -> str:
         return self._inner.decode(ids)

@@ -49,6 +49,30 @@ class Tokenizer(Component, abc.ABC):
     def encode(self, text: str) -> np.ndarray:
         """Returns the ids of `text` (int32). No special token is among them, also where the text spells one out."""
 
+    @property
+    def prompts_start_with_bos(self) -> bool:
+        """Whether the bos token comes before what a model is given to continue. A tokenizer's config may say so."""
+        return False
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """Returns the ids (int32) that a model is given to continue: `encode(text)`, perhaps after the bos token."""
+        ids = self.encode(text)
+        if not self.prompts_start_with_bos:
+            return ids
+        if self.bos_id is None:
+            raise ConfigError(f"{place_of(self)}: prompts start with the bos token, but there is none. Name it.")
+        return np.concatenate([np.array([self.bos_id], np.int32), ids])
+
+    def encode_with_special(self, text: str) -> np.ndarray:
+        """Returns the ids of `text` (int32) where a special token that is spelled out is that token: of a chat, say.
+
+        Only for text whose every part may speak for the model: a user who writes "</s>" ends the text.
+        """
+        raise ConfigError(
+            f"{place_of(self)}: {type(self).__name__} has no special tokens that text can spell out, as chats do.\n"
+            "  Use a HuggingFaceTokenizer, or a prompt without special tokens."
+        )
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text of `ids`, without special tokens."""
         array = np.asarray(ids, np.int64)
@@ -65,20 +89,24 @@ class Tokenizer(Component, abc.ABC):
     def fingerprint(self) -> str:
         """Returns a short text that differs for tokenizers that encode differently."""
         ids = (self.vocab_size, self.bos_id, self.eos_id, self.pad_id)
-        content = repr((type(self).__name__, ids, sorted(self._files.items())))
+        content = repr((type(self).__name__, ids, sorted(self._encoding_files().items())))
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+    def _encoding_files(self) -> Mapping[str, bytes]:
+        """The files that say how text is encoded; the others only travel with them."""
+        return self._files
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.cfg, self._files, self._path)
 
-    def _read_file(self, name: str, path: str) -> bytes:
+    def _read_file(self, name: str, path: str, field: str = "file") -> bytes:
         """Returns the file called `name`: the one given to the constructor, or else the one at `path`."""
         if not self._is_given:
             try:
                 with open(path, "rb") as f:
                     self._files[name] = f.read()
             except OSError as e:
-                raise ConfigError(f"{place_of(self, 'file')}: cannot read {path!r}: {e.strerror}.") from None
+                raise ConfigError(f"{place_of(self, field)}: cannot read {path!r}: {e.strerror}.") from None
         if name not in self._files:
             found = ", ".join(map(repr, self._files)) or "none"
             raise ConfigError(f"{place_of(self)}: is made from a file called {name!r}, was given {found}.")

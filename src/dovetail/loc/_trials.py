@@ -156,7 +156,7 @@ def _added_by_attention(before: Specs, fields: Any) -> int:
             old, new = inner["key.weight"].shape[-2], fields["num_kv_heads"]
             sizes = [spec.size for path, spec in inner.items() if path.startswith(("key.", "value."))]
             norms = [spec for path, spec in inner.items() if path.startswith("key_norm.")]
-            sizes += [spec.size for spec in norms if spec.shape[-1] == old * width]  # Over all heads, not over each.
+            sizes += [spec.size for spec in norms if "kv_heads" in spec.axes]  # Otherwise all heads share them.
             added += sum(size // old * new - size for size in sizes)
     return added
 
@@ -221,7 +221,7 @@ TRIALS: Mapping[str, Trial] = {
             "rms": RMSNorm.Config(),
             "rms-offset": RMSNorm.Config(offset=1.0),
             "rms-plain": RMSNorm.Config(scale=False),
-            "layer": LayerNorm.Config(),
+            "layer": LayerNorm.Config(bias=True),  # Said, so that a norm without one does not pass that on.
             "layer-unbiased": LayerNorm.Config(bias=False),
         },
         replaces=(Norm.Config,),

@@ -23,9 +23,12 @@ from ._feed_forward import FeedForward as FeedForward
 from ._feed_forward import GatedFeedForward as GatedFeedForward
 from ._latent_attention import LatentAttention as LatentAttention
 from ._layer import Layer as Layer
+from ._layer import Place as Place
 from ._layer import Repeat as Repeat
 from ._layer import Sequence as Sequence
+from ._layer import layers_of as layers_of
 from ._layer import pattern_of as pattern_of
+from ._layer import stack_of as stack_of
 from ._linear import DenseLinear as DenseLinear
 from ._linear import Linear as Linear
 from ._linear import LinearMap as LinearMap
@@ -47,6 +50,7 @@ from ._rotary import DynamicRoPE as DynamicRoPE
 from ._rotary import FrequencyRotary as FrequencyRotary
 from ._rotary import LinearRoPE as LinearRoPE
 from ._rotary import Llama3RoPE as Llama3RoPE
+from ._rotary import LongRoPE as LongRoPE
 from ._rotary import NoRotary as NoRotary
 from ._rotary import PartialRotary as PartialRotary
 from ._rotary import RoPE as RoPE

@@ -8,6 +8,7 @@ import abc
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
@@ -80,7 +81,9 @@ class Attention(Mixer):
         out: Linear.Config = DenseLinear.Config()
         query_norm: Norm.Config | None = None  # QK-norm, before positions are applied.
         key_norm: Norm.Config | None = None
-        norm_over: Literal["head", "all_heads"] = "head"  # What a QK-norm takes as one vector.
+        # What a QK-norm takes as one vector; "each_head" is "head" with parameters of its own for each.
+        norm_over: Literal["head", "each_head", "all_heads"] = "head"
+        clip: float | None = None  # Queries, keys and values stay between -clip and clip, before positions; None: any.
         rotary: Rotary.Config = RoPE.Config()
         position_bias: PositionBias.Config | None = None  # Added to the scores.
         variant: AttentionVariant.Config | None = None  # What is done otherwise between the maps and the kernel.
@@ -105,7 +108,9 @@ class Attention(Mixer):
 
         def norm(name: str, norm: Norm.Config | None, num_heads: int, axis: str) -> Norm | None:
             shape = {"dim": width, "axis": "head_dim"}
-            shape = shape if cfg.norm_over == "head" else {"dim": num_heads * width, "axis": axis}
+            if cfg.norm_over != "head":
+                groups = num_heads if cfg.norm_over == "each_head" else 1
+                shape = {"dim": num_heads * width, "axis": axis, "groups": groups}
             return self.child(name, norm.set(**shape)) if norm else None
 
         self.query_norm = norm("query_norm", cfg.query_norm, heads, "heads")
@@ -137,13 +142,11 @@ class Attention(Mixer):
     def _heads(self, x: Array, context: Context) -> tuple[Array, Array | None, Array | None]:
         """Returns queries, and keys and values if this attention has any."""
         if self.key is None or self.value is None:
-            q = self.rotary(self._normed(self.query(x), self.query_norm, context), context.positions)
+            q = self.rotary(self._made(self.query, x, self.query_norm, context), context.positions)
             return self.tag("qkv", self.constrain(q, "batch", "seq", "heads", None)), None, None
-        q, k = (
-            self._normed(self.query(x), self.query_norm, context),
-            self._normed(self.key(x), self.key_norm, context),
-        )
-        v = self.value(x)
+        q = self._made(self.query, x, self.query_norm, context)
+        k = self._made(self.key, x, self.key_norm, context)
+        v = self._made(self.value, x, None, context)
         q, k = self.rotary(q, context.positions), self.rotary(k, context.positions)
         if self.variant is not None:
             q, k, v = self.variant.heads(q, k, v, x, context)
@@ -173,18 +176,20 @@ class Attention(Mixer):
             sinks=self.sink if self.cfg.sinks else None,
         )
 
-    def _normed(self, x: Array, norm: Norm | None, context: Context) -> Array:
-        if norm is None:
-            return x
-        if self.cfg.norm_over == "head":
-            return norm(x, context)
-        return norm(x.reshape(*x.shape[:2], -1), context).reshape(x.shape)
+    def _made(self, to: Linear, x: Array, norm: Norm | None, context: Context) -> Array:
+        """Returns heads `[B, T, H, K]`: mapped, normed and clipped, as far as there are norm and clip."""
+        y = to(x)
+        if norm is not None:
+            flat = y if self.cfg.norm_over == "head" else y.reshape(*y.shape[:2], -1)
+            y = norm(flat, context).reshape(y.shape)
+        return y if self.cfg.clip is None else jnp.clip(y, -self.cfg.clip, self.cfg.clip)
 
 
 def _check(attention: Attention, cfg: Attention.Config) -> None:
     check_positive(attention, cfg, "window")
-    if cfg.soft_cap is not None and cfg.soft_cap <= 0:
-        raise ConfigError(f"{attention!r}: soft_cap is {cfg.soft_cap}, expected a number above 0, or None.")
+    for name in ("soft_cap", "clip"):
+        if (limit := getattr(cfg, name)) is not None and limit <= 0:
+            raise ConfigError(f"{attention!r}: {name} is {limit}, expected a number above 0, or None.")
     if (cfg.key is None) != (cfg.value is None):
         raise ConfigError(f"{attention!r}: one of key and value is None. Set both, or none.")
     if cfg.key is None and (cfg.variant is None or cfg.key_norm is not None):

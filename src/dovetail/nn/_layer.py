@@ -7,7 +7,8 @@ Shape letters: B batch, T time, D model dim.
 import abc
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from typing import Any, ClassVar
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
 
 from jax import Array
 
@@ -86,6 +87,44 @@ class Sequence(Layer):
         for layer in self.layers:
             x = layer(x, context.later(self.published))
         return x
+
+
+class Place(NamedTuple):
+    """A layer of a stack: where its parameters are, and what it is."""
+
+    path: str
+    entry: tuple[int, ...]  # Of it along the stacked dimensions, one for each `Repeat` around it.
+    layer: Layer.Config
+
+
+def layers_of(stack: Layer.Config, path: str = "stack") -> list[Place]:
+    """Returns the layers of a stack in the order in which they run; `path` is that of the stack."""
+
+    def inside(layer: Layer.Config, at: str, entry: tuple[int, ...]) -> list[Place]:
+        return [Place(place.path, (*entry, *place.entry), place.layer) for place in layers_of(layer, at)]
+
+    if isinstance(stack, Sequence.Config):
+        return [each for i, layer in enumerate(stack.layers) for each in inside(layer, f"{path}.layers[{i}]", ())]
+    if not isinstance(stack, Repeat.Config):
+        return [Place(path, (), stack)]
+    found, (pattern, name) = list[Place](), _pattern(stack.layer)
+    for i in range(stack.num_layers):
+        turn, at = divmod(i, len(pattern))
+        last = turn == stack.num_layers // len(pattern)  # What is left over when the pattern does not divide.
+        number = len(pattern) + at if last else at
+        found += inside(pattern[at], f"{path}.{name.format(number)}", () if last else (turn,))
+    return found
+
+
+def stack_of(layers: Ordered[Layer.Config]) -> Layer.Config:
+    """Returns a stack of these layers that has as few to compile as `Repeat` and `Sequence` allow."""
+    count, kinds = len(layers), dict[Layer.Config, int]()
+    numbers = [kinds.setdefault(layer, len(kinds)) for layer in layers]  # Equal where layers are, and fast to compare.
+    period = next(p for p in range(1, count + 1) if numbers[p:] == numbers[:-p])
+    runs = [(layer, len(list(run))) for layer, run in groupby(layers)]
+    if len(runs) < period + count % period:
+        return Sequence.Config(layers=tuple(Repeat.Config(layer=layer, num_layers=n) for layer, n in runs))
+    return Repeat.Config(layer=layers[0] if period == 1 else tuple(layers[:period]), num_layers=count)
 
 
 def pattern_of(layer: Layer.Config, changes: Mapping[str, Ordered[Any]]) -> tuple[Layer.Config, ...]:

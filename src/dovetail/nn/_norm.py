@@ -2,10 +2,11 @@
 """Normalisation layers."""
 
 import abc
+from typing import ClassVar
 
 from jax import Array
 
-from dovetail.config import REQUIRED
+from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Module, constant
 from dovetail.ops import layer_norm, rms_norm
 
@@ -18,6 +19,16 @@ class Norm(Module, abc.ABC):
     class Config(Module.Config):
         dim: int = REQUIRED
         axis: str | None = "embed"  # Logical name of that dimension.
+        groups: int = 1  # Equal parts of that dimension, each normed on its own.
+
+    grouped: ClassVar[bool] = False  # Whether this norm knows of groups.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        if cfg.groups != 1 and not self.grouped:
+            raise ConfigError(f"{self!r}: groups is {cfg.groups}, but {type(self).__name__} norms all as one.")
+        if cfg.groups < 1 or cfg.dim % cfg.groups:
+            raise ConfigError(f"{self!r}: groups is {cfg.groups}, expected a divisor of dim ({cfg.dim}).")
 
     @abc.abstractmethod
     def forward(self, x: Array, context: Context | None = None) -> Array:
@@ -26,6 +37,8 @@ class Norm(Module, abc.ABC):
 
 class RMSNorm(Norm):
     """Root-mean-square normalisation with, by choice, a learned scale."""
+
+    grouped = True
 
     class Config(Norm.Config):
         eps: float = 1e-6
@@ -39,11 +52,14 @@ class RMSNorm(Norm):
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
         cfg = self.cfg
-        return rms_norm(x, self.scale if cfg.scale else None, eps=cfg.eps, offset=cfg.offset)
+        scale = self.scale if cfg.scale else None
+        return rms_norm(x, scale, eps=cfg.eps, offset=cfg.offset, groups=cfg.groups)
 
 
 class LayerNorm(Norm):
     """Layer normalisation with, by choice, a learned scale and bias."""
+
+    grouped = True
 
     class Config(Norm.Config):
         eps: float = 1e-5
@@ -59,4 +75,5 @@ class LayerNorm(Norm):
 
     def forward(self, x: Array, context: Context | None = None) -> Array:
         cfg = self.cfg
-        return layer_norm(x, self.scale if cfg.scale else None, self.bias if cfg.bias else None, eps=cfg.eps)
+        scale, bias = self.scale if cfg.scale else None, self.bias if cfg.bias else None
+        return layer_norm(x, scale, bias, eps=cfg.eps, groups=cfg.groups)

@@ -12,6 +12,8 @@ from dovetail.module import Module
 from dovetail.ops import (
     EMPTY,
     llama3_frequencies,
+    longrope_frequencies,
+    longrope_magnitude,
     ntk_frequencies,
     rotary_frequencies,
     rotate,
@@ -101,8 +103,7 @@ class DynamicRoPE(FrequencyRotary):
 
     def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
         cfg = self.cfg
-        length = 1 + jnp.max(jnp.where(positions == EMPTY, 0, positions), axis=1)
-        excess = jnp.maximum(length / cfg.original_length - 1, 0).astype(jnp.float32)
+        excess = jnp.maximum(_lengths(positions) / cfg.original_length - 1, 0).astype(jnp.float32)
         return ntk_frequencies(cfg.head_dim, cfg.theta, (1 + cfg.factor * excess)[:, None, None, None]), 1.0
 
 
@@ -137,6 +138,7 @@ class YaRN(FrequencyRotary):
         truncate: bool = True  # The ramp between them starts and ends at whole numbers.
         mscale: float = 1.0  # Queries and keys are multiplied by `yarn_magnitude(factor, mscale)`, ...
         mscale_all_dim: float = 0.0  # ... divided by that of this number.
+        magnitude: float | None = None  # What they are multiplied by, whatever the two above say.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -154,7 +156,40 @@ class YaRN(FrequencyRotary):
             original_length=cfg.original_length,
             truncate=cfg.truncate,
         )
+        if cfg.magnitude is not None:
+            return frequencies, cfg.magnitude
         return frequencies, yarn_magnitude(cfg.factor, cfg.mscale) / yarn_magnitude(cfg.factor, cfg.mscale_all_dim)
+
+
+class LongRoPE(FrequencyRotary):
+    """Each frequency divided by a number of its own, and larger queries and keys.
+
+    There are two lists of numbers, for rows up to `original_length` and for longer ones. Which one applies follows the
+    largest position of the row in this call, so what a cache holds may have been turned by the other.
+    """
+
+    class Config(FrequencyRotary.Config):
+        factor: float = REQUIRED  # Of how much longer sequences have become.
+        original_length: int = REQUIRED  # Of the sequences before.
+        short: tuple[float, ...] = REQUIRED  # As many as there are frequencies: head_dim / 2.
+        long: tuple[float, ...] = REQUIRED
+        magnitude: float | None = None  # Of queries and keys; None: `longrope_magnitude` of factor and length.
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        for name in ("short", "long"):
+            numbers = getattr(cfg, name)
+            if len(numbers) != cfg.head_dim // 2 or min(numbers) <= 0:
+                raise ConfigError(
+                    f"{self!r}: {name} is {numbers}, expected {cfg.head_dim // 2} numbers above 0, half of head_dim."
+                )
+
+    def _frequencies(self, positions: Array) -> tuple[ArrayLike, float]:
+        cfg = self.cfg
+        short, long = (longrope_frequencies(cfg.head_dim, cfg.theta, each) for each in (cfg.short, cfg.long))
+        is_long = (_lengths(positions) > cfg.original_length)[:, None, None, None]
+        magnitude = longrope_magnitude(cfg.factor, cfg.original_length) if cfg.magnitude is None else cfg.magnitude
+        return jnp.where(is_long, jnp.asarray(long, jnp.float32), jnp.asarray(short, jnp.float32)), magnitude
 
 
 class PartialRotary(Rotary):
@@ -174,3 +209,8 @@ class PartialRotary(Rotary):
     def forward(self, x: Array, positions: Array) -> Array:
         turned = self.inner(x[..., : self._turned], positions)
         return jnp.concatenate([turned, x[..., self._turned :]], axis=-1)
+
+
+def _lengths(positions: Array) -> Array:
+    """Returns one more than the largest position of each row, `[B]`, padding apart."""
+    return 1 + jnp.max(jnp.where(positions == EMPTY, 0, positions), axis=1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure maths: arrays in, arrays out."""
 
+from ._activations import erf_gelu as erf_gelu
 from ._activations import squared_relu as squared_relu
 from ._attention import AttentionInputs as AttentionInputs
 from ._attention import AttentionKernel as AttentionKernel
@@ -60,6 +61,8 @@ from ._platform import target as target
 from ._preferred import PreferredAttention as PreferredAttention
 from ._query_blocks import QueryBlockAttention as QueryBlockAttention
 from ._rope import llama3_frequencies as llama3_frequencies
+from ._rope import longrope_frequencies as longrope_frequencies
+from ._rope import longrope_magnitude as longrope_magnitude
 from ._rope import ntk_frequencies as ntk_frequencies
 from ._rope import rotary_frequencies as rotary_frequencies
 from ._rope import rotate as rotate

@@ -8,6 +8,7 @@ Reference: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedd
 """
 
 import math
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +73,19 @@ def yarn_frequencies(
 def yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
     """Returns what YaRN multiplies queries and keys by: more, the longer sequences have become."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def longrope_frequencies(dim: int, theta: float, factors: Sequence[float]) -> np.ndarray:
+    """Returns frequencies, each divided by a factor of its own, `[dim / 2]`, which was searched for.
+
+    Reference: Ding et al., LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens, 2024 (arXiv:2402.13753).
+    """
+    return rotary_frequencies(dim, theta) / np.asarray(factors)
+
+
+def longrope_magnitude(factor: float, original_length: int) -> float:
+    """Returns what LongRoPE multiplies queries and keys by: more, the longer sequences have become."""
+    return math.sqrt(1 + math.log(factor) / math.log(original_length)) if factor > 1 else 1.0
 
 
 def rotate(

@@ -22,6 +22,7 @@ class Sample(NamedTuple):
     """A prompt with its continuation, and what that took."""
 
     text: str
+    new: str  # The continuation alone.
     tokens: int  # New ones, with the one that ended the text.
     seconds: float  # Without those for compilation.
 
@@ -43,9 +44,9 @@ class Writer:
         self.sampling = with_stop(sampling, tokenizer)
         self._compiled: dict[int, Callable[..., Any]] = {}
 
-    def write(self, params: Any, prompt: str, seed: int, step: int = 0) -> Sample:
-        """Returns a prompt with a continuation, by the model after a number of steps."""
-        ids = self._tokenizer.encode(prompt)[None]
+    def write(self, params: Any, prompt: str, seed: int, step: int = 0, *, ids: np.ndarray | None = None) -> Sample:
+        """Returns a prompt with a continuation, by the model after a number of steps; `ids` are those of the prompt."""
+        ids = (self._tokenizer.encode_prompt(prompt) if ids is None else ids)[None]
         if not ids.size:
             raise ConfigError("the prompt is empty. Give it at least one token.")
         inputs = (params, ids, np.asarray([ids.shape[1]]), jax.random.key(seed), np.int32(step))
@@ -55,7 +56,8 @@ class Writer:
             drawn = np.asarray(run(*inputs))
         seconds = time.perf_counter() - start
         new = new_tokens(drawn, self.sampling)
-        return Sample(text_of(self._tokenizer, ids, new), len(new), seconds)
+        text, alone = (text_of(self._tokenizer, each, new) for each in (ids, ids[:, :0]))
+        return Sample(text, alone, len(new), seconds)
 
     def _run(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
         length = inputs[1].shape[1]

@@ -31,7 +31,9 @@ from ._step import init_state as init_state
 from ._step import loss_function as loss_function
 from ._step import train_step as train_step
 from ._trained import Trained as Trained
+from ._trained import load_initial as load_initial
 from ._trained import load_trained as load_trained
+from ._trained import save_initial as save_initial
 from ._trainer import Trainer as Trainer
 from ._trainer import TrainingError as TrainingError
 from ._visible import escaped as escaped

@@ -71,6 +71,11 @@ class Devices:
         return TrainState(everywhere, params, slots, jax.tree.map(place, run_specs(self._model)))
 
     @property
+    def row_parts(self) -> int:
+        """How many parts the rows of a batch are split into."""
+        return 1 if self.layout is None else self.layout.shards(self.layout.activation_axes("batch"))
+
+    @property
     def everywhere(self) -> Any:
         """The sharding of what every device has all of; None on one device."""
         return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())

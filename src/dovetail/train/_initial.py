@@ -4,9 +4,10 @@
 Parameters go by their paths in the model here, as in `stack.layer.mixer.query.weight`.
 """
 
+import functools
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.checkpoint import Checkpointer, LeafInfo, load_config
+from dovetail.checkpoint.hf import PublishedWeights
 from dovetail.config import REQUIRED, ConfigBase, ConfigError
 from dovetail.module import init, init_run_state, merged, specs
 from dovetail.optim import by_path
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _STEP = re.compile(r"step_(\d+)")
 _QUOTED = re.compile(r"\['([^']*)'\]")
 _SHOWN = 20  # Parameters in a message.
+_PUBLISHED = "hf:"
 _ALLOW = "To take what fits, and start the rest from scratch: init_from.strict=False"
 _NOTHING = "Nothing of it does: it is another model. Set model... as that run did; `dovetail show RUN` prints it."
 Files = Mapping[str, bytes]
@@ -38,18 +41,20 @@ class InitFrom(ConfigBase):
     Neither optimizer state nor the position in the data comes along.
     """
 
-    path: str = REQUIRED  # The directory of a run, or of one of its steps: runs/base/checkpoints/step_600.
+    # The directory of a run, or of one of its steps: runs/base/checkpoints/step_600. Or, `hf:DIRECTORY`, one in the
+    # format of Hugging Face.
+    path: str = REQUIRED
+    weights: tuple[str, ...] = ()  # For `hf:`, the table of its family: which tensor holds which parameters.
     part: str = "model"  # What of it, by path: `model.policy`.
     to: str = "model"  # The part of this run that gets it: `model.reference`.
     strict: bool = True  # Whether all must fit. If not, what does not fit starts from scratch, or is left out.
 
 
 class _Weights(NamedTuple):
-    """What a run takes from another."""
+    """What a run takes from elsewhere."""
 
-    checkpoints: Path
-    step: int
-    wanted: Mapping[str, tuple[str, Any]]  # By parameter: its path in the checkpoint, and what to ask for.
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # From places there, and what to ask for, to arrays.
+    wanted: Mapping[str, tuple[str, Any]]  # By parameter: its place there, and what to ask for.
     about: str  # Where they are from, and what does not fit.
 
 
@@ -70,7 +75,9 @@ def initial_state(program: Program, cfg: "Trainer.Config", files: Files | None) 
         return jax.block_until_ready(start(key)), ""
     taken = _weights(cfg, _variables(program), files)
 
-    def begin(found: Mapping[str, Any], key: Any) -> TrainState:
+    def begin(same: Mapping[str, Any], others: Mapping[str, Any], key: Any) -> TrainState:
+        found = {**same, **others}
+
         def filled(fresh: Any) -> Any:  # What has been found of it is not computed.
             leaves = [found.get(path, leaf).astype(leaf.dtype) for path, leaf in by_path(fresh).items()]
             return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
@@ -78,8 +85,17 @@ def initial_state(program: Program, cfg: "Trainer.Config", files: Files | None) 
         run_state = filled(init_run_state(program.model))
         return init_state(filled(init(program.model, key)), program.learner, run_state)
 
-    state = program.devices.jit(begin, out_shardings=shardings)(_read(taken), key)
+    state = _begun(program, begin, _read(taken), by_path(_variables(program)), key, shardings)
     return jax.block_until_ready(state), "\n".join(f"Weights are from {weights.about}" for weights in taken)
+
+
+def _begun(
+    program: Program, begin: Any, found: Mapping[str, Any], wanted: Mapping[str, Any], key: Any, places: Any
+) -> Any:
+    """Calls `begin` with what was found, in whose memory the result is where both have the same dtype."""
+    same = {path: value for path, value in found.items() if value.dtype == wanted[path].dtype}
+    others = {path: value for path, value in found.items() if path not in same}
+    return program.devices.jit(begin, out_shardings=places, donate_argnums=0)(same, others, key)
 
 
 def constants_of(program: Program) -> list[str]:
@@ -88,17 +104,17 @@ def constants_of(program: Program) -> list[str]:
 
 
 def initial_values(program: Program, cfg: "Trainer.Config", paths: Collection[str]) -> dict[str, Any]:
-    """Returns the values that some parameters had before the first step, from where they were taken then."""
-    abstract = {path: leaf for path, leaf in by_path(program.abstract_state().params).items() if path in paths}
+    """Returns the values that parameters and run state had before the first step, from where they were taken then."""
+    abstract = {path: leaf for path, leaf in by_path(_variables(program)).items() if path in paths}
 
-    def begin(found: Mapping[str, Any], key: Any) -> dict[str, Any]:
-        fresh = by_path(init(program.model, key))
+    def begin(same: Mapping[str, Any], others: Mapping[str, Any], key: Any) -> dict[str, Any]:
+        found, fresh = {**same, **others}, by_path(merged(init(program.model, key), init_run_state(program.model)))
         return {path: found.get(path, fresh[path]).astype(leaf.dtype) for path, leaf in abstract.items()}
 
     taken = _weights(cfg, _variables(program), None)
     needed = [w._replace(wanted={path: w.wanted[path] for path in paths if path in w.wanted}) for w in taken]
-    places = {path: leaf.sharding for path, leaf in abstract.items()}
-    return program.devices.jit(begin, out_shardings=places)(_read(needed), jax.random.key(cfg.seed))
+    places = {path: leaf.sharding for path, leaf in abstract.items()} if program.shardings is not None else None
+    return _begun(program, begin, _read(needed), abstract, jax.random.key(cfg.seed), places)
 
 
 def check_init_from(program: Program, cfg: "Trainer.Config", files: Files | None, *, starts: bool) -> None:
@@ -107,6 +123,8 @@ def check_init_from(program: Program, cfg: "Trainer.Config", files: Files | None
     No arrays are read, and nothing is written.
     """
     for source in sources_of(cfg):
+        if is_published(source.path):
+            continue
         run = _checkpoints(source.path)[0].parent
         if os.path.realpath(run) == os.path.realpath(cfg.directory):
             raise ConfigError(
@@ -134,7 +152,8 @@ def _weights(cfg: "Trainer.Config", params: Any, files: Files | None) -> list[_W
     """Returns what a run with such parameters takes from others; raises if that is not allowed."""
     found, taken = list[_Weights](), dict[str, InitFrom]()
     for source in sources_of(cfg):
-        found.append(_taken(source, params, files))
+        is_run = not is_published(source.path)
+        found.append(_taken(source, params, files) if is_run else _published_weights(source, params, cfg))
         if twice := [path for path in found[-1].wanted if path in taken]:
             both = f"{taken[twice[0]].path!r} and {source.path!r}"
             raise ConfigError(f"init_from: {twice[0]!r} is taken from both {both}. Use `to` to tell them apart.")
@@ -165,18 +184,65 @@ def _taken(cfg: InitFrom, params: Any, files: Files | None) -> _Weights:
         raise ConfigError(f"init_from: {where} does not fit this run:{shown}\n  {advice}")
     prefix = _prefix(cfg.to)
     wanted = {f"{prefix}{path}": each for path, each in wanted.items()}
-    return _Weights(directory, stored.step, wanted, f"{where}, but:{shown}" if misfits else f"{where}.")
+    read = functools.partial(_read_run, directory, stored.step)
+    return _Weights(read, wanted, f"{where}, but:{shown}" if misfits else f"{where}.")
+
+
+def _read_run(directory: Path, step: int, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    with Checkpointer.Config(directory=str(directory)).build() as checkpointer:
+        return checkpointer.restore_parts(parts, step).state
+
+
+def is_published(path: str) -> bool:
+    """Whether weights are those of a directory in the format of Hugging Face."""
+    return path.startswith(_PUBLISHED)
+
+
+def _published_weights(source: InitFrom, params: Any, cfg: "Trainer.Config") -> _Weights:
+    """Returns what comes from a directory in the format of Hugging Face."""
+    here = _within(by_path(params), source.to, "to")
+    opened = functools.partial(published_weights, source, cfg, shapes_of(here))
+    with opened() as weights:
+        there = weights.leaves()
+
+    def read(parts: Mapping[str, Any]) -> Mapping[str, Any]:
+        with opened() as weights:
+            return weights.read(parts)
+
+    prefix = _prefix(source.to)
+    fresh = [f"{path!r} is not there." for path in here if path not in there]
+    shown = "".join(f"\n  {line}" for line in _shortened(fresh))
+    wanted = {f"{prefix}{path}": (path, leaf) for path, leaf in here.items() if path in there}
+    return _Weights(read, wanted, f"{source.path}, but:{shown}" if fresh else f"{source.path}.")
+
+
+def published_weights(
+    source: InitFrom, cfg: "Trainer.Config", shapes: Mapping[str, tuple[int, ...]]
+) -> PublishedWeights:
+    """Opens a directory in the format of Hugging Face, for parameters of these shapes."""
+    if not source.weights:
+        raise ConfigError(
+            f"init_from: {source.path!r} is in the format of Hugging Face, but there is no table of its weights.\n"
+            f"  Start from its recipe, which has it: dovetail train {source.path} ..."
+        )
+    stack = cfg.get_in(f"{source.to}.stack")
+    directory = source.path.removeprefix(_PUBLISHED)
+    return PublishedWeights(directory, source.weights, stack, shapes, partial=not source.strict)
+
+
+def shapes_of(leaves: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each."""
+    return {path: tuple(leaf.shape) for path, leaf in leaves.items()}
 
 
 def _read(taken: Sequence[_Weights]) -> dict[str, Any]:
-    """Returns the parameters that a run takes from others, on its own mesh."""
+    """Returns the parameters that a run takes from elsewhere, on its own mesh."""
     found: dict[str, Any] = {}
     for weights in taken:
         parts = dict(weights.wanted.values())
         if parts:
-            with Checkpointer.Config(directory=str(weights.checkpoints)).build() as checkpointer:
-                restored = checkpointer.restore_parts(parts, weights.step).state
-            found |= {path: restored[place] for path, (place, _) in weights.wanted.items()}
+            arrays = weights.read(parts)
+            found |= {path: arrays[place] for path, (place, _) in weights.wanted.items()}
     return found
 
 
@@ -222,8 +288,13 @@ def _prefix(part: str) -> str:
 
 def _like(leaf: Any, stored: LeafInfo) -> Any:
     """Returns what to ask for to get a stored parameter to where `leaf` lies; None if it does not fit."""
-    if stored.shape != tuple(leaf.shape):
-        return None
+    return None if stored.shape != tuple(leaf.shape) else as_stored(leaf, stored)
+
+
+def as_stored(leaf: Any, stored: LeafInfo | None) -> Any:
+    """Returns what to ask for to get a floating-point array in the dtype that it is stored in."""
+    if stored is None or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(stored.dtype), sharding=leaf.sharding)
 
 

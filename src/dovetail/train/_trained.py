@@ -2,18 +2,28 @@
 """What a run has trained, as it comes out of its directory: all that is needed to use it, and nothing to train it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from dovetail.checkpoint import Checkpointer, Restored, flatten
 from dovetail.module import Objective, merged, run_specs, specs
 from dovetail.optim import by_path
 from dovetail.progress import phase
 
-from ._initial import constants_of, initial_values, parameters_at
+from ._initial import (
+    as_stored,
+    constants_of,
+    initial_values,
+    parameters_at,
+    published_weights,
+    shapes_of,
+    sources_of,
+)
 from ._program import Program
 from ._step import TrainState
 
@@ -54,12 +64,64 @@ def load_trained(cfg: "Trainer.Config", *, step: int | None = None) -> Trained:
     places = {path: place for path, place in places.items() if path not in missing}
     directory = str(Path(cfg.directory) / "checkpoints")
     with phase("restoring the checkpoint"), Checkpointer.Config(directory=directory).build() as checkpointer:
-        restored = checkpointer.restore_parts({place: state[place] for place in ("step", *places.values())}, step)
-    found = {path: restored.state[place] for path, place in places.items()}
+        newest = checkpointer.latest() if step is None else step
+        stored = {} if newest is None else checkpointer.leaves(newest)
+        wanted = {place: as_stored(state[place], stored.get(place)) for place in ("step", *places.values())}
+        restored = checkpointer.restore_parts(wanted, step)
+    found = {path: restored.state[place].astype(state[place].dtype) for path, place in places.items()}
     found |= initial_values(program, cfg, missing) if missing else {}
     params, tree = _filled(program, found), run_specs(program.model)
     run_state = jax.tree.unflatten(jax.tree.structure(tree), [found[path] for path in by_path(tree) if path in kept])
     return Trained(program, merged(params, run_state), int(restored.state["step"]))
+
+
+def load_initial(cfg: "Trainer.Config") -> Trained:
+    """Returns the model that a run would start from: with the weights of `init_from`, before the first step."""
+    program = Program(cfg, trains=False)
+    state = program.abstract_state()
+    tree = merged(state.params, state.run_state)
+    with phase("reading the weights"):
+        found = initial_values(program, cfg, by_path(tree))
+    return Trained(program, jax.tree.unflatten(jax.tree.structure(tree), [found[path] for path in by_path(tree)]), 0)
+
+
+class Saved(NamedTuple):
+    """What `save_initial` has written."""
+
+    parameters: int
+    dtypes: str
+
+
+def save_initial(cfg: "Trainer.Config", files: Mapping[str, bytes]) -> Saved:
+    """Saves the weights that a run would start from as its step 0, in the dtypes of their files, and nothing else.
+
+    The run then has all that it needs in its own directory. It is without an optimizer, which starts with training.
+
+    Args:
+        files: those of its input.
+    """
+    program, (source,) = Program(cfg, trains=False), sources_of(cfg)
+    state = program.abstract_state()
+    wanted = by_path(merged(state.params, state.run_state))
+    with phase("reading the weights"), published_weights(source, cfg, shapes_of(wanted)) as weights:
+        stored = weights.leaves()
+        found = weights.read({path: as_stored(leaf, stored[path]) for path, leaf in wanted.items()})
+
+    def tree(like: Any) -> Any:
+        return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in by_path(like)])
+
+    step = jnp.zeros((), jnp.int32, device=program.devices.everywhere)
+    kept = {"step": step, "params": tree(state.params), "run_state": tree(state.run_state)}
+    directory = str(Path(cfg.directory) / "checkpoints")
+    with phase("saving"), Checkpointer.Config(directory=directory).build() as checkpointer:
+        checkpointer.save(0, kept, config=cfg.set(init_from=None), files=files)
+    dtypes = ", ".join(sorted({leaf.dtype for leaf in stored.values()}))
+    return Saved(sum(math.prod(leaf.shape) for leaf in wanted.values()), dtypes)
+
+
+def has_only_weights(checkpointer: Checkpointer, step: int) -> bool:
+    """Whether a step is what `save_initial` has made: there is nothing to go on from but weights."""
+    return not any(path.startswith("learner") for path in checkpointer.leaves(step))
 
 
 def to_save(program: Program, state: TrainState) -> TrainState:

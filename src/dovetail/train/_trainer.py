@@ -34,7 +34,7 @@ from ._program import Program
 from ._record import changes_since, make_directory, write_record
 from ._size import size_of
 from ._step import TrainState
-from ._trained import restore_state, to_save
+from ._trained import has_only_weights, restore_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
@@ -141,6 +141,8 @@ class Trainer(Component):
         directory, changes = Path(self.cfg.directory), ""
         checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
         newest = checkpointer.latest()
+        if newest == 0 and has_only_weights(checkpointer, newest):
+            newest = None  # It was imported, and has made no step.
         check_init_from(self._program, self.cfg, self.input.files(), starts=newest is None)
         if newest is not None:
             changes = together(lambda: changes_since(directory, self.cfg, allow_change=allow_change))
@@ -184,9 +186,12 @@ class Trainer(Component):
     def _started(self, checkpointer: Checkpointer, allow_change: bool) -> tuple[_Run, str]:
         """Returns the run as it starts or goes on, and what there is to say about that."""
         batches, program = self._devices.batches(self.input), self._program
-        if checkpointer.latest() is None:
+        newest, cfg = checkpointer.latest(), self.cfg
+        if newest == 0 and has_only_weights(checkpointer, newest):
+            cfg, newest = cfg if cfg.init_from else cfg.set(init_from=InitFrom(path=cfg.directory)), None
+        if newest is None:
             with phase("initialising the parameters"):
-                state, said = initial_state(program, self.cfg, self.input.files())
+                state, said = initial_state(program, cfg, self.input.files())
             return _Run(state, batches, 0, checkpointer), said
         with phase("restoring the last checkpoint"):
             restored, state = restore_state(program, checkpointer)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: how a model is trained. Each function returns the config of a trainer for a model of any family."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from dovetail.data import (
 from dovetail.models import CausalLM
 from dovetail.optim import AdamW, CosineSchedule, Learner, Muon, WeightDecay
 from dovetail.serve import Sampler, Sampling
-from dovetail.train import HeldOutLoss, Trainer
+from dovetail.train import HeldOutLoss, InitFrom, Trainer
+
+from .hf import Directory, open_directory
 
 _EVAL = "eval"  # The evaluator whose data is that of the run, held out.
 
@@ -59,6 +62,93 @@ def pretrain(
         directory=f"runs/{name}",
         compute_dtype="bfloat16",
     )
+
+
+def finetune(name: str, *, weights: bool = True) -> Trainer.Config:
+    """Training that starts from a published model, `hf:DIRECTORY` or `hf:ORG/NAME`, on your text.
+
+    It computes in float32, unless hardware or you say otherwise, and writes as its generation_config.json says.
+
+    Args:
+        weights: whether those of a repository are downloaded, too.
+    """
+    found = open_directory(name, weights=weights)
+    tokenizer, adds_bos = HuggingFaceTokenizer.Config().set(**found.special), False
+    if found.has_tokenizer:
+        file = str(found.path / "tokenizer.json")
+        tokenizer = tokenizer.set(file=file, beside=found.beside, add_special=True)
+        built = tokenizer.build(path="input.tokenizer", files=found.files)
+        adds_bos = built.bos_id is not None and built.encode_prompt("a")[:1].tolist() == [built.bos_id]
+    return Trainer.Config(
+        model=found.model,
+        learner=_learner(1e-5, warmup_steps=0),
+        input=TextInput.Config(
+            batch_size=8,
+            seq_len=min(_longest(found), _FINETUNED),
+            tokenizer=tokenizer,
+            dataset=TextDataset.Config(
+                source=JsonLines.Config(), add_bos=adds_bos, add_eos="eos_token" in found.special
+            ),
+        ),
+        evaluators={"sample": Sampler.Config(sampling=_sampling(found))},
+        init_from=InitFrom(path=f"hf:{found.path}", weights=found.family.weights),
+        steps=1000,
+        directory=f"runs/{_run_name(name, found.path)}",
+    )
+
+
+_FINETUNED = 1024  # Tokens of a sequence, at most, unless you say otherwise.
+
+
+def _run_name(name: str, path: Path) -> str:
+    """Returns a name for a run from a published model: that of its directory, or of the repository."""
+    place = name.removeprefix("hf:")
+    last = path.resolve().name if Path(place).expanduser().is_dir() else place.rpartition("/")[2]
+    return re.sub(r"[^\w.]+", "-", last).strip("-.") or "published"
+
+
+def _longest(found: Directory) -> int:
+    """Returns how many positions a published model has, by its config.json."""
+    for name in ("max_position_embeddings", "n_positions"):
+        value = found.fields.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{found.path / 'config.json'}: {name} is {value!r:.60}, expected at least 1.")
+        if value is not None:
+            return value
+    return _FINETUNED
+
+
+def _sampling(found: Directory) -> Sampling:
+    """Returns how a generation_config.json draws tokens; greedily, unless it says `do_sample`."""
+    given = found.generation
+
+    def number(name: str, fits: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
+        value = given.get(name, default)
+        if value is None or (type(value) in (int, float) and fits(value)):
+            return value
+        raise ConfigError(f"{found.path / 'generation_config.json'}: {name} is {value!r:.60}, expected {expected}.")
+
+    temperature = number("temperature", lambda x: 0 <= x < math.inf, "0 or more", 1.0)
+    top_k = number("top_k", lambda x: type(x) is int and x >= 0, "a whole number, 0 or more", 50)
+    top_p = number("top_p", lambda x: 0 < x <= 1, "more than 0, at most 1")
+    min_p = number("min_p", lambda x: 0 <= x <= 1, "from 0 to 1")
+    stop = _ends(found)
+    if given.get("do_sample") is not True:
+        return Sampling(temperature=0.0, stop=stop)
+    temperature = 1.0 if temperature is None else float(temperature)
+    return Sampling(temperature=temperature, top_k=top_k or None, top_p=top_p, min_p=min_p or None, stop=stop)
+
+
+def _ends(found: Directory) -> tuple[int, ...] | None:
+    """Returns the tokens that end a text: of generation_config.json, or else of config.json."""
+    for file, values in {"generation_config.json": found.generation, "config.json": found.fields}.items():
+        value = values.get("eos_token_id")
+        ends = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(each) is int and 0 <= each < 2**31 for each in ends):
+            raise ConfigError(f"{found.path / file}: eos_token_id is {value!r:.60}, expected an id, or several.")
+        if ends:
+            return tuple(ends)
+    return None
 
 
 def tiny(name: str, model: CausalLM.Config) -> Trainer.Config:

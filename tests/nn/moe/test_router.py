@@ -22,6 +22,14 @@ KINDS = {
     "Qwen2-MoE": {"top_k": 4, "normalize": False},
     "gpt-oss": {"top_k": 4, "bias": True},
     "sigmoid": {"top_k": 3, "score": "sigmoid", "normalize": False, "scale": 1.5},
+    "DeepSeek-V2": {
+        "top_k": 3,
+        "normalize": False,
+        "scale": 4.0,
+        "num_groups": 4,
+        "top_groups": 2,
+        "group_score": "max",
+    },
     "DeepSeek-V3": {
         "top_k": 3,
         "score": "sigmoid",
@@ -77,6 +85,17 @@ def test_groups_rule_out_the_experts_of_others():
     experts, others = (call(m, params, X)[0].experts for m in (model, free))
     assert all(len(set(row // 2)) <= 2 for row in np.asarray(experts))
     assert any(len(set(row // 2)) > 2 for row in np.asarray(others)), "the limit is felt"
+
+
+def test_a_group_is_chosen_by_its_best_expert_or_by_its_two_best():
+    fields = {"top_k": 1, "normalize": False, "num_groups": 2}
+    logits = jnp.array([[3.0, 0.0, 2.8, 2.8]])
+    params = {"weight": jnp.eye(4)}
+    chosen = {}
+    for score in ("max", "top_two"):
+        model = TopKRouter.Config(dim=4, num_experts=4, group_score=score, **fields).build()
+        chosen[score] = int(call(model, params, logits)[0].experts[0, 0])
+    assert chosen == {"max": 0, "top_two": 2}
 
 
 def test_the_selection_bias_counts_in_the_choice_and_not_in_the_weights():

@@ -18,8 +18,9 @@ CFG = Mamba2.Config(dim=6, num_heads=4, head_dim=2, num_groups=2, state_dim=3, c
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 3, 3]])
 
 
-def definition(p, x, segments=SEGMENTS):
+def definition(p, x, segments=SEGMENTS, groups=1, limit=(0.0, np.inf)):
     gate, step = linear(p["gate"], x), np.log1p(np.exp(linear(p["delta"], x) + p["step_bias"]))
+    step = np.where(step < limit[0], limit[0], np.where(step > limit[1], limit[1], step))
     parts = ("value", "key", "query")
     value, key, query = (causal_conv(p[f"{name}_conv"], linear(p[name], x), segments) for name in parts)
     y = np.zeros(value.shape)
@@ -31,8 +32,8 @@ def definition(p, x, segments=SEGMENTS):
             state = np.exp(-np.exp(p["log_rate"][h]) * step[b, t, h]) * state
             state = state + step[b, t, h] * np.outer(value[b, t, h], key[b, t, h // 2])
             y[b, t, h] = state @ query[b, t, h // 2] + p["skip"][h] * value[b, t, h]
-    y = (y * silu(gate)).reshape(*x.shape[:2], -1)
-    normed = rms_norm(y, p["norm"]["scale"], 1e-5)
+    y = (y * silu(gate)).reshape(*x.shape[:2], groups, -1)
+    normed = rms_norm(y, p["norm"]["scale"].reshape(groups, -1), 1e-5)
     return linear(p["out"], normed.reshape(*x.shape[:2], 4, 2), num_in=2)
 
 
@@ -44,6 +45,15 @@ def run(cfg, segments=SEGMENTS, **kwargs):
 
 def test_it_is_its_definition_with_documents():
     check(run(CFG), definition, random_params(CFG.build()), normal(1, (2, 7, 6)))
+
+
+def test_norms_of_groups_and_limits_of_steps_are_their_definition():
+    cfg, limit = CFG.set(norm_over="group", step_limit=(0.5, 0.9)), (0.5, 0.9)
+    params, x = random_params(cfg.build()), normal(1, (2, 7, 6))
+    step = np.log1p(np.exp(linear(params["delta"], np.asarray(x)) + params["step_bias"]))
+    assert (step < limit[0]).any()
+    assert (step > limit[1]).any()
+    check(run(cfg), lambda p, x: definition(p, x, groups=2, limit=limit), params, x)
 
 
 def test_packed_documents_are_as_if_alone():
@@ -88,6 +98,10 @@ def test_masks_that_a_state_cannot_obey_are_not_supported(mask):
         ({"num_groups": 3}, "mixer (Mamba2): num_groups (3) must divide num_heads (4)."),
         ({"num_heads": None, "head_dim": 5}, "mixer (Mamba2): head_dim (5) must divide 2 * dim (12)."),
         ({"chunk": 0}, "mixer (Mamba2): chunk is 0, expected at least 1."),
+        (
+            {"step_limit": (0.5, 0.1)},
+            "mixer (Mamba2): step_limit is (0.5, 0.1), expected two numbers, 0 or more, that grow.",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(fields, text):

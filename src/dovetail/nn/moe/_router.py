@@ -43,6 +43,7 @@ class TopKRouter(Router):
     | Mixtral, Qwen3-MoE | `top_k` |
     | Switch | `top_k=1, normalize=False` |
     | gpt-oss (softmax after the choice: the same numbers) | `top_k=4, bias=True` |
+    | DeepSeek-V2 | `top_k=6, normalize=False, scale=16, num_groups=8, top_groups=3, group_score="max"` |
     | DeepSeek-V3 | `top_k=8, score="sigmoid", scale=2.5, num_groups=8, top_groups=4, selection_rate=1e-3` |
 
     Experts are kept busy by a loss, `balance_loss * E * sum(load * score)`, where `load` is the share of all choices
@@ -63,8 +64,9 @@ class TopKRouter(Router):
         normalize: bool = True  # The weights of a token have the sum `scale`.
         scale: float = 1.0
         bias: bool = False  # Of the logits.
-        num_groups: int = 1  # Groups of experts, by the sum of their two highest scores, are chosen before experts.
+        num_groups: int = 1  # Groups of experts are chosen before experts.
         top_groups: int = 1
+        group_score: Literal["top_two", "max"] = "top_two"  # Of a group: the sum of its two highest, or its highest.
         selection_rate: float | None = None  # None: there is no such bias.
         balance_loss: float = 0.01
         z_loss: float = 0.0  # Weight of the mean squared logarithm of the sum of all exponentiated logits.
@@ -101,7 +103,8 @@ class TopKRouter(Router):
             scores = scores + self.selection_bias
         if cfg.num_groups > 1:
             grouped = scores.reshape(*scores.shape[:-1], cfg.num_groups, -1)
-            best = jnp.sum(jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0], axis=-1)
+            counted = 1 if cfg.group_score == "max" else min(2, grouped.shape[-1])
+            best = jnp.sum(jax.lax.top_k(grouped, counted)[0], axis=-1)
             chosen = jax.lax.top_k(best, cfg.top_groups)[1]
             allowed = jnp.any(chosen[..., None] == jnp.arange(cfg.num_groups), axis=-2)
             scores = jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)

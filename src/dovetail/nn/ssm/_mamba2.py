@@ -7,7 +7,7 @@ Shape letters: B batch, T time, D model dim, H heads, P head dim, G groups, N st
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,9 @@ class Mamba2(Mixer):
         value_conv: CausalConv.Config = CausalConv.Config()
         key_conv: CausalConv.Config = CausalConv.Config()
         query_conv: CausalConv.Config = CausalConv.Config()
-        norm: Norm.Config = RMSNorm.Config(eps=1e-5)  # Over all heads, after the gate.
+        norm: Norm.Config = RMSNorm.Config(eps=1e-5)  # After the gate.
+        norm_over: Literal["all_heads", "group"] = "all_heads"  # What it takes as one vector.
+        step_limit: tuple[float, float] | None = None  # The shortest and the longest step; None: any.
         out: Linear.Config = DenseLinear.Config()
         chunk: int = 128  # Positions that are computed at once.
 
@@ -60,6 +62,8 @@ class Mamba2(Mixer):
         heads = cfg.num_heads or 2 * cfg.dim // cfg.head_dim
         if heads % cfg.num_groups:
             raise ConfigError(f"{self!r}: num_groups ({cfg.num_groups}) must divide num_heads ({heads}).")
+        if cfg.step_limit is not None and not 0 <= cfg.step_limit[0] < cfg.step_limit[1]:
+            raise ConfigError(f"{self!r}: step_limit is {cfg.step_limit}, expected two numbers, 0 or more, that grow.")
         wide = (heads, cfg.head_dim), ("heads", "head_dim")
         narrow = (cfg.num_groups, cfg.state_dim), ("kv_heads", "head_dim")
         shapes = {"gate": wide, "value": wide, "key": narrow, "query": narrow, "delta": ((heads,), ("heads",))}
@@ -71,7 +75,8 @@ class Mamba2(Mixer):
         self.value_conv = self.child("value_conv", cfg.value_conv.set(shape=wide[0], axes=wide[1]))
         self.key_conv = self.child("key_conv", cfg.key_conv.set(shape=narrow[0], axes=narrow[1]))
         self.query_conv = self.child("query_conv", cfg.query_conv.set(shape=narrow[0], axes=narrow[1]))
-        self.norm = self.child("norm", cfg.norm.set(dim=heads * cfg.head_dim, axis="heads"))
+        norm = {"axis": "heads", "groups": cfg.num_groups if cfg.norm_over == "group" else 1}
+        self.norm = self.child("norm", cfg.norm.set(dim=heads * cfg.head_dim, **norm))
         back = cfg.out.set(in_shape=wide[0], in_axes=wide[1], out_shape=(cfg.dim,), out_axes=("embed",))
         self.out = self.child("out", back)
         for name, init in {"log_rate": log_rates, "step_bias": step_biases, "skip": constant(1.0)}.items():
@@ -90,6 +95,7 @@ class Mamba2(Mixer):
         key = whole_sequence(self, self.key_conv(whole_sequence(self, self.key(x)), **where))
         query = whole_sequence(self, self.query_conv(whole_sequence(self, self.query(x)), **where))
         step = jax.nn.softplus(whole_sequence(self, self.delta(x)).astype(jnp.float32) + self.step_bias)
+        step = step if self.cfg.step_limit is None else jnp.clip(step, *self.cfg.step_limit)
         step = whole_sequence(self, jnp.where(read.real[..., None], step, 0.0))
         value, key, query, step = self.tag("qkv", (value, key, query, step))
         start = jnp.zeros((x.shape[0], *value.shape[2:], key.shape[-1]), jnp.float32)

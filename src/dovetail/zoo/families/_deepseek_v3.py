@@ -19,6 +19,19 @@ from dovetail.nn import (
 )
 from dovetail.ops import yarn_magnitude
 
+from ..hf import GATED, FirstDense, Fixed, LatentScale, Layers, Published, Rope, Shared, Value, tied
+from ._common import (
+    ENDS,
+    EXPERTS,
+    GATED_FFN,
+    LATENT_ATTENTION,
+    LATENT_BIASES,
+    NORMS,
+    PRE_NORMS,
+    SHARED_EXPERT,
+    latent_sizes,
+)
+
 
 def deepseek_v3(
     *,
@@ -87,3 +100,51 @@ def deepseek_v3(
     init = config_for(normal, stddev=0.006)
     parts = (DenseLinear.Config, DenseGroupedLinear.Config, TopKRouter.Config, Embedding.Config)
     return chain(*(modify(part, lambda cfg: cfg.set(init=init)) for part in parts))(model)
+
+
+DEEPSEEK_V3 = Published(
+    architecture="DeepseekV3ForCausalLM",
+    model_type="deepseek_v3",
+    template="deepseek-v3-tiny",
+    fields=(
+        Layers(),
+        FirstDense(GatedFeedForward, MoEFeedForward, default=3),
+        *latent_sizes(18_432, 2048),
+        Value("n_routed_experts|num_local_experts", "layer.ffn.num_experts", default=256),
+        Value("n_group", "layer.ffn.router.num_groups", default=8),
+        Value("topk_group", "layer.ffn.router.top_groups", default=4),
+        Value("num_experts_per_tok", "layer.ffn.router.top_k", default=8),
+        Value("norm_topk_prob", "layer.ffn.router.normalize", default=True),
+        Value("routed_scaling_factor", "layer.ffn.router.scale", default=2.5),
+        Shared("n_shared_experts", "layer.ffn.shared.hidden_dim", default=1),
+        Value("rms_norm_eps", *NORMS, default=1e-6),
+        Value("hidden_act", "layer.ffn.activation", "layer.ffn.shared.activation", default="silu", codec=GATED),
+        Value("attention_bias", *LATENT_BIASES, default=False),
+        Rope(interleaved="rope_interleave"),
+        LatentScale(),
+        Fixed("scoring_func", "sigmoid"),
+        Fixed("topk_method", "noaux_tc"),
+        Fixed("moe_layer_freq", 1),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *LATENT_ATTENTION,
+        *PRE_NORMS,
+        *GATED_FFN,
+        *EXPERTS,
+        *SHARED_EXPERT,
+        "model.layers.{l}.mlp.gate.e_score_correction_bias: e = layer.ffn.router.selection_bias: e",
+        "model.layers.{n}.* -- predicts further tokens, in training alone",
+    ),
+    ignored={
+        "head_dim": "follows from other fields",
+        "qk_head_dim": "follows from other fields",
+        "num_key_value_heads": "latent attention has none",
+        "num_nextn_predict_layers": "of training alone",
+        "pretraining_tp": "how products are split in training",
+        "ep_size": "how experts are split",
+        "aux_loss_alpha": "of training alone",
+        "seq_aux": "of training alone",
+    },
+)

@@ -8,6 +8,22 @@ from dovetail.models import CausalLM
 from dovetail.nn import Attention, Block, GatedFeedForward, Repeat, RMSNorm, pattern_of
 from dovetail.ops import gated
 
+from ..hf import (
+    GATED,
+    INVERSE_ROOT,
+    ROOT,
+    Fixed,
+    HeadDim,
+    Layers,
+    Published,
+    Rope,
+    Value,
+    WindowTypes,
+    alternating,
+    tied,
+)
+from ._common import ATTENTION, ATTENTION_BIASES, ENDS, GATED_FFN, NORMS, OUT_NORMS_EPS, SANDWICH_NORMS, sizes
+
 
 def gemma2(
     *,
@@ -50,3 +66,36 @@ def gemma2(
         head=None,
         logit_cap=30.0,
     )
+
+
+GEMMA2 = Published(
+    architecture="Gemma2ForCausalLM",
+    model_type="gemma2",
+    template="gemma2-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=4),
+        Value("hidden_size", "embedding_scale", codec=ROOT),
+        HeadDim(default=256),
+        Value("query_pre_attn_scalar", "layer.mixer.scale", default=256, codec=INVERSE_ROOT),
+        Value("attn_logit_softcapping", "layer.mixer.soft_cap", default=50.0, null=None),
+        Value("final_logit_softcapping", "logit_cap", default=30.0, null=None),
+        Value("rms_norm_eps", *NORMS, *OUT_NORMS_EPS, default=1e-6),
+        Value("hidden_activation", "layer.ffn.activation", default="gelu_pytorch_tanh", codec=GATED),
+        Value("attention_bias", *ATTENTION_BIASES, default=False),
+        WindowTypes(alternating(2, 1), default=4096),
+        Rope(),
+        Fixed("use_bidirectional_attention", None, False),
+        tied(default=True),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *SANDWICH_NORMS,
+        *GATED_FFN,
+    ),
+    ignored={
+        "hidden_act": "hidden_activation is used",
+        "cache_implementation": "how transformers generates",
+    },
+)

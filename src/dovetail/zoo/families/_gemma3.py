@@ -17,6 +17,33 @@ from dovetail.nn import (
 )
 from dovetail.ops import gated
 
+from ..hf import (
+    GATED,
+    INVERSE_ROOT,
+    ROOT,
+    Fixed,
+    HeadDim,
+    Layers,
+    Published,
+    RopeByType,
+    Value,
+    WindowTypes,
+    every,
+    tied,
+)
+from ._common import (
+    ATTENTION,
+    ATTENTION_BIASES,
+    ENDS,
+    GATED_FFN,
+    NORMS,
+    OUT_NORMS_EPS,
+    QK_EPS,
+    QK_NORMS,
+    SANDWICH_NORMS,
+    sizes,
+)
+
 
 def gemma3(
     *,
@@ -71,3 +98,39 @@ def gemma3(
         norm=norm,
         head=None,
     )
+
+
+GEMMA3 = Published(
+    architecture="Gemma3ForCausalLM",
+    model_type="gemma3_text",
+    template="gemma3-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=4),
+        Value("hidden_size", "embedding_scale", codec=ROOT),
+        HeadDim(default=256),
+        Value("query_pre_attn_scalar", "layer.mixer.scale", default=256, codec=INVERSE_ROOT),
+        Value("attn_logit_softcapping", "layer.mixer.soft_cap", default=None, null=None),
+        Value("final_logit_softcapping", "logit_cap", default=None, null=None),
+        Value("rms_norm_eps", *NORMS, *OUT_NORMS_EPS, *QK_EPS, default=1e-6),
+        Value("hidden_activation", "layer.ffn.activation", default="gelu_pytorch_tanh", codec=GATED),
+        Value("attention_bias", *ATTENTION_BIASES, default=False),
+        WindowTypes(every("sliding_window_pattern|_sliding_window_pattern", 6), default=4096),
+        RopeByType(sliding_name="rope_local_base_freq", sliding=10_000.0, full=1_000_000.0),
+        Fixed("use_bidirectional_attention", False, None),
+        tied(default=True),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *QK_NORMS,
+        *SANDWICH_NORMS,
+        *GATED_FFN,
+    ),
+    ignored={
+        "cache_implementation": "how transformers generates",
+        "sliding_window_pattern": "layer_types says it",
+        "_sliding_window_pattern": "layer_types says it",
+        "rope_local_base_freq": "rope_parameters says it",
+    },
+)

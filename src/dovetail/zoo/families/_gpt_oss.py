@@ -17,6 +17,9 @@ from dovetail.nn import (
 )
 from dovetail.ops import clamped_swiglu
 
+from ..hf import ClampedGate, HeadDim, Layers, Published, Rope, Value, WindowTypes, alternating, tied
+from ._common import ATTENTION, ATTENTION_BIASES, ENDS, NORMS, PRE_NORMS, sizes
+
 
 def gpt_oss(
     *,
@@ -67,3 +70,42 @@ def gpt_oss(
     pattern = pattern_of(block, {"mixer.window": (window, None)})
     stack = Repeat.Config(layer=pattern, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)
+
+
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+GPT_OSS = Published(
+    architecture="GptOssForCausalLM",
+    model_type="gpt_oss",
+    template="gpt-oss-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=8),
+        HeadDim(default=64),
+        Value("num_local_experts", "layer.ffn.num_experts", default=128),
+        Value("num_experts_per_tok|experts_per_token", "layer.ffn.router.top_k", default=4),
+        Value("rms_norm_eps", *NORMS, default=1e-5),
+        Value("attention_bias", *ATTENTION_BIASES, default=True),
+        ClampedGate(),
+        WindowTypes(alternating(2, 1), default=128),
+        Rope(theta=150_000.0, without=YARN),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *PRE_NORMS,
+        "model.layers.{l}.self_attn.sinks: h = layer.mixer.sink: h",
+        "model.layers.{l}.mlp.router.weight: e d = layer.ffn.router.weight: d e",
+        "model.layers.{l}.mlp.router.bias: e = layer.ffn.router.bias: e",
+        "model.layers.{l}.mlp.experts.gate_up_proj: e d (f (1 + 1)) = "
+        "layer.ffn.gate.weight: e d f, layer.ffn.up.weight: e d f",
+        "model.layers.{l}.mlp.experts.gate_up_proj_bias: e (f (1 + 1)) = "
+        "layer.ffn.gate.bias: e f, layer.ffn.up.bias: e f",
+        "model.layers.{l}.mlp.experts.down_proj: e f d = layer.ffn.down.weight: e f d",
+        "model.layers.{l}.mlp.experts.down_proj_bias: e d = layer.ffn.down.bias: e d",
+    ),
+    ignored={
+        "initial_context_length": "rope_parameters says it",
+        "hidden_act": "experts have an activation of their own",
+    },
+)

@@ -13,6 +13,9 @@ from dovetail.nn import (
     RoPE,
 )
 
+from ..hf import GATED, Fixed, HeadDim, Layers, Published, Rope, Value, tied
+from ._common import ATTENTION, ATTENTION_BIASES, ENDS, FFN_BIASES, GATED_FFN, NORMS, PRE_NORMS, SIZES
+
 
 def llama(
     *,
@@ -50,3 +53,25 @@ def llama(
         norm=norm,
         head=None if tied else DenseLinear.Config(),
     )
+
+
+LLAMA = Published(
+    architecture="LlamaForCausalLM",
+    model_type="llama",
+    template="llama3-tiny",
+    fields=(
+        Layers(),
+        *SIZES,
+        HeadDim(),
+        Value("rms_norm_eps", *NORMS, default=1e-6),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Value("attention_bias", *ATTENTION_BIASES, default=False),
+        Value("mlp_bias", *FFN_BIASES, default=False),
+        Rope(),
+        Fixed("rope_interleaved", False),
+        tied(),
+    ),
+    weights=(*ENDS, *ATTENTION, *PRE_NORMS, *GATED_FFN),
+    ignored={"pretraining_tp": "how products are split in training", "is_llama_config": "names the family"},
+    priority=1,
+)

@@ -4,6 +4,9 @@
 from dovetail.models import CausalLM
 from dovetail.nn import Attention, Block, GatedFeedForward, Repeat, RMSNorm, RoPE
 
+from ..hf import GATED, HeadDim, Layers, Published, Rope, Value, Window, tied
+from ._common import ATTENTION, ENDS, GATED_FFN, NORMS, PRE_NORMS, sizes
+
 
 def mistral(
     *,
@@ -29,3 +32,26 @@ def mistral(
     )
     stack = Repeat.Config(layer=block, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)
+
+
+MISTRAL = Published(
+    architecture="MistralForCausalLM",
+    model_type="mistral",
+    template="mistral-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=8),
+        HeadDim(),
+        Value("rms_norm_eps", *NORMS, default=1e-6),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Window(4096),
+        Rope(),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *PRE_NORMS,
+        *GATED_FFN,
+    ),
+)

@@ -4,6 +4,9 @@
 from dovetail.models import CausalLM
 from dovetail.nn import Attention, Block, MoEFeedForward, Repeat, RMSNorm, RoPE, TopKRouter
 
+from ..hf import GATED, HeadDim, Layers, Published, Rope, Value, Window, tied
+from ._common import ATTENTION, ENDS, NORMS, PRE_NORMS, sizes
+
 
 def mixtral(
     *,
@@ -34,3 +37,34 @@ def mixtral(
     )
     stack = Repeat.Config(layer=block, num_layers=num_layers)
     return CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, norm=norm)
+
+
+MIXTRAL = Published(
+    architecture="MixtralForCausalLM",
+    model_type="mixtral",
+    template="mixtral-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=8),
+        HeadDim(),
+        Value("rms_norm_eps", *NORMS, default=1e-5),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Value("num_local_experts", "layer.ffn.num_experts", default=8),
+        Value("num_experts_per_tok", "layer.ffn.router.top_k", default=2),
+        Window(),
+        Rope(theta=1_000_000.0),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *PRE_NORMS,
+        "model.layers.{l}.block_sparse_moe.gate.weight: e d = layer.ffn.router.weight: d e",
+        "model.layers.{l}.block_sparse_moe.experts.{e}.w1.weight: f d = layer.ffn.gate.weight: e d f",
+        "model.layers.{l}.block_sparse_moe.experts.{e}.w3.weight: f d = layer.ffn.up.weight: e d f",
+        "model.layers.{l}.block_sparse_moe.experts.{e}.w2.weight: d f = layer.ffn.down.weight: e f d",
+    ),
+    ignored={
+        "router_jitter_noise": "of training alone",
+    },
+)

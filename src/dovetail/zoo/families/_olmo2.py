@@ -6,6 +6,19 @@ from dovetail.models import CausalLM
 from dovetail.module import normal
 from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RMSNorm, RoPE
 
+from ..hf import GATED, HeadDim, Layers, Published, Rope, Value, tied
+from ._common import (
+    ATTENTION,
+    ATTENTION_BIASES,
+    ENDS,
+    GATED_FFN,
+    OUT_NORMS,
+    OUT_NORMS_EPS,
+    QK_EPS,
+    SIZES,
+    WIDE_QK_NORMS,
+)
+
 
 def olmo2(
     *,
@@ -40,3 +53,27 @@ def olmo2(
     stack = Repeat.Config(layer=block, num_layers=num_layers)
     model = CausalLM.Config(vocab_size=vocab_size, dim=dim, stack=stack, z_loss=1e-5)
     return modify(DenseLinear.Config, lambda linear: linear.set(init=config_for(normal, stddev=0.02)))(model)
+
+
+OLMO2 = Published(
+    architecture="Olmo2ForCausalLM",
+    model_type="olmo2",
+    template="olmo2-tiny",
+    fields=(
+        Layers(),
+        *SIZES,
+        HeadDim(),
+        Value("rms_norm_eps", "norm.eps", *OUT_NORMS_EPS, *QK_EPS, default=1e-5),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Value("attention_bias", *ATTENTION_BIASES, default=False),
+        Rope(),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *WIDE_QK_NORMS,
+        *OUT_NORMS,
+        *GATED_FFN,
+    ),
+)

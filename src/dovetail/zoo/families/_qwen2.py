@@ -4,6 +4,9 @@
 from dovetail.models import CausalLM
 from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RoPE
 
+from ..hf import GATED, Fixed, HeadDim, Layers, Published, Rope, Value, WindowTypes, after_first, tied
+from ._common import ATTENTION, ENDS, GATED_FFN, NORMS, PRE_NORMS, sizes
+
 
 def qwen2(
     *,
@@ -37,3 +40,30 @@ def qwen2(
         stack=Repeat.Config(layer=block, num_layers=num_layers),
         head=None if tied else DenseLinear.Config(),
     )
+
+
+QWEN2 = Published(
+    architecture="Qwen2ForCausalLM",
+    model_type="qwen2",
+    template="qwen2.5-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=32),
+        HeadDim(),
+        Value("rms_norm_eps", *NORMS, default=1e-6),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Fixed("use_mrope", False),
+        WindowTypes(after_first, switch=True),
+        Rope(),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *PRE_NORMS,
+        *GATED_FFN,
+    ),
+    ignored={
+        "max_window_layers": "layer_types says it",
+    },
+)

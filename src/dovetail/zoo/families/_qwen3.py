@@ -4,6 +4,9 @@
 from dovetail.models import CausalLM
 from dovetail.nn import Attention, Block, DenseLinear, GatedFeedForward, Repeat, RMSNorm, RoPE
 
+from ..hf import GATED, HeadDim, Layers, Published, Rope, Value, WindowTypes, after_first, tied
+from ._common import ATTENTION, ATTENTION_BIASES, ENDS, GATED_FFN, NORMS, PRE_NORMS, QK_EPS, QK_NORMS, sizes
+
 
 def qwen3(
     *,
@@ -36,3 +39,31 @@ def qwen3(
         stack=Repeat.Config(layer=block, num_layers=num_layers),
         head=None if tied else DenseLinear.Config(),
     )
+
+
+QWEN3 = Published(
+    architecture="Qwen3ForCausalLM",
+    model_type="qwen3",
+    template="qwen3-tiny",
+    fields=(
+        Layers(),
+        *sizes(kv_heads=32),
+        HeadDim(default=128),
+        Value("rms_norm_eps", *NORMS, *QK_EPS, default=1e-6),
+        Value("hidden_act", "layer.ffn.activation", default="silu", codec=GATED),
+        Value("attention_bias", *ATTENTION_BIASES, default=False),
+        WindowTypes(after_first, switch=True),
+        Rope(),
+        tied(),
+    ),
+    weights=(
+        *ENDS,
+        *ATTENTION,
+        *QK_NORMS,
+        *PRE_NORMS,
+        *GATED_FFN,
+    ),
+    ignored={
+        "max_window_layers": "layer_types says it",
+    },
+)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PublishedWeights`: the weights in a directory of Hugging Face, read onto any mesh, a layer at a time."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from dovetail.config import ConfigError
+
+from .._leaves import LeafInfo, sharding_of
+from ._rows import WeightMap, check_stored, weight_map
+from ._safetensors import TensorDirectory
+
+Slices = tuple[slice, ...]
+
+
+class PublishedWeights:
+    """The parameters of a model, from a directory in the format of Hugging Face.
+
+    Args:
+        rows: the table of the family, as in `weight_map`.
+        stack: the config of the layers of the model.
+        shapes: of all parameters of the model, by path.
+        partial: whether the model may have more parameters, such as those of adapters, which the table does not fill.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        rows: Iterable[str],
+        stack: Any,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        partial: bool = False,
+    ) -> None:
+        self._where = str(directory)
+        self._files = TensorDirectory(Path(directory).expanduser())
+        try:
+            found = weight_map(rows, stack, shapes, partial=partial)
+            self._map: WeightMap = check_stored(self._where, found, self._files.tensors)
+            self._check_copies()
+        except BaseException:
+            self._files.close()
+            raise
+        self._shapes = dict(shapes)
+
+    def leaves(self) -> dict[str, LeafInfo]:
+        """Returns shape and dtype of each parameter: that of the files, one with room for all if they mix several.
+
+        64 bits are 32 here, as everywhere in JAX unless it is told otherwise.
+        """
+        dtypes: dict[str, Any] = {}
+        for (path, _), piece in self._map.pieces.items():
+            for name in piece.names:
+                own = jax.dtypes.canonicalize_dtype(self._files.tensors[name].dtype)
+                dtypes[path] = own if dtypes.get(path, own) == own else np.dtype(np.float32)
+        return {path: LeafInfo(shape, str(dtypes[path])) for path, shape in self._shapes.items() if path in dtypes}
+
+    def read(self, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        """Returns parameters on the shardings and in the dtypes of `wanted`, which has shapes as `jax` does.
+
+        Each device gets its part layer by layer: in the host's memory is one tensor of one layer, not a model.
+        """
+        return {path: self._array(path, leaf) for path, leaf in wanted.items()}
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_copies(self) -> None:
+        """Raises if a tensor that must equal another does not."""
+        for name, like in self._map.copies.items():
+            if name in self._files.tensors:
+                found, expected = self._files.view(name), self._files.view(like)
+                equal = found.shape == expected.shape and np.array_equal(found, expected)
+                self._files.release(name)
+                self._files.release(like)
+                if not equal:
+                    raise ConfigError(
+                        f"{self._where}: {name} is not equal to {like}, but config.json says that both are one\n"
+                        "  (tie_word_embeddings). Set that to false if the model has both. Nothing was loaded."
+                    )
+
+    def _array(self, path: str, leaf: Any) -> Array:
+        sharding, shape = sharding_of(leaf), tuple(leaf.shape)
+        parts: dict[tuple[tuple[int, int], ...], Array] = {}
+        made: list[Array] = []
+        for device, index in sharding.addressable_devices_indices_map(shape).items():
+            bounds = tuple(part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True))
+            if bounds not in parts:
+                parts[bounds] = self._part(path, bounds, leaf.dtype, device)
+            made.append(jax.device_put(parts[bounds], device))
+        return jax.make_array_from_single_device_arrays(shape, sharding, made)
+
+    def _part(self, path: str, bounds: tuple[tuple[int, int], ...], dtype: Any, device: Any) -> Array:
+        """Returns the part of a parameter that a device has."""
+        depth = next(len(index) for name, index in self._map.pieces if name == path)
+        inner = tuple(slice(*each) for each in bounds[depth:])
+        with jax.default_device(device):
+            if not depth:
+                return _cast(jax.device_put(self._layer(path, (), inner), device), jnp.dtype(dtype))
+            made = jnp.zeros([end - start for start, end in bounds], dtype)
+            for index in itertools.product(*(range(*each) for each in bounds[:depth])):
+                at = [i - start for i, (start, _) in zip(index, bounds[:depth], strict=True)]
+                made = _filled(made, jax.device_put(self._layer(path, index, inner), device), np.asarray(at, np.int32))
+                made.block_until_ready()  # Else the host is ahead, with more layers in its memory.
+            return made
+
+    def _layer(self, path: str, index: tuple[int, ...], part: Slices) -> np.ndarray:
+        found = self._map.read((path, index), part, self._files.view)
+        for name in self._map.pieces[path, index].names:
+            self._files.release(name)
+        return found
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _cast(x: Array, dtype: Any) -> Array:
+    return x.astype(dtype)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _filled(whole: Array, layer: Array, at: Array) -> Array:
+    """Returns the array with one layer of it set, in its own memory."""
+    lifted = layer.astype(whole.dtype).reshape((1,) * (whole.ndim - layer.ndim) + layer.shape)
+    start = [*(at[i] for i in range(at.shape[0])), *[0] * layer.ndim]
+    return jax.lax.dynamic_update_slice(whole, lifted, start)

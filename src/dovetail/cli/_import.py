@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail import DIRECTORY --to RUN`: a published model becomes a run, which is used and trained like any other."""
+
+import argparse
+import shutil
+import sys
+
+from dovetail.config import ConfigError
+from dovetail.zoo import check_target, is_published_name
+
+from ._resolve import check, is_run, resolve
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("directory", help="with config.json and safetensors files; or hf:ORG/NAME")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="PATH=VALUE", help="of the config of the run")
+    parser.add_argument("--to", required=True, metavar="RUN", help="the directory of the run, which is new")
+    parser.set_defaults(run=_import)
+
+
+def _import(args: argparse.Namespace) -> int:
+    if is_run(args.directory):
+        raise ConfigError(f"{args.directory!r} is a run already. Use it as it is, or copy it.")
+    name = args.directory if is_published_name(args.directory) else f"hf:{args.directory}"
+    check(name, args.overrides, args.on)
+    check_target(args.to, name)
+    run = resolve(name, [*args.overrides, f"directory={args.to}"], args.mesh, args.on, devices=True)
+    from dovetail.train import save_initial
+    from dovetail.zoo.hf import ignored_lines, open_directory
+
+    found = open_directory(name)
+    try:
+        size = save_initial(run.cfg, found.files)
+    except BaseException:
+        shutil.rmtree(args.to, ignore_errors=True)  # It was new, or empty.
+        raise
+    print(f"{args.to}: {found.family.architecture}, {size.parameters:,} parameters in {size.dtypes}")
+    for line in ignored_lines(found.ignored):
+        print(f"  not used of config.json: {line}")
+    if not found.has_tokenizer:
+        print("  There is no tokenizer.json: to read and write text, set input.tokenizer.file=...", file=sys.stderr)
+    return 0
