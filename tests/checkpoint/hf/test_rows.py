@@ -316,7 +316,7 @@ def test_more_tensors_than_any_model_has_are_refused_at_once():
     stack = Repeat.Config(layer=KINDS["experts"].set_in("ffn.num_experts", 10**12), num_layers=2)
     assert error_of(ROWS, model_of(stack)) == (
         "stack.layer.ffn.gate.weight: 1,000,000,000,000 tensors in one layer. "
-        "With those before it that is more than 262,144."
+        "With those before, that is more than 262,144."
     )
 
 
