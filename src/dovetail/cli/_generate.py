@@ -112,11 +112,15 @@ def _check_logits(args: argparse.Namespace, own: Sequence[str]) -> None:
     """Raises if `--logits` cannot work, before anything is read."""
     if own:
         raise ConfigError(f"{own[0]} is for a prompt, not for --tokens, of which nothing is drawn.")
-    for option, file in (("--tokens", Path(args.tokens)), ("--logits", Path(args.logits).absolute().parent)):
-        if not file.exists():
-            raise ConfigError(f"{option}: there is no {str(file)!r}.")
+    parent = Path(args.logits).absolute().parent
+    if not Path(args.tokens).exists():
+        raise ConfigError(f"--tokens: there is no {args.tokens!r}.")
+    if not parent.is_dir():
+        raise ConfigError(f"--logits: there is no directory {str(parent)!r}.")
     if Path(args.logits).is_dir():
         raise ConfigError(f"--logits: {args.logits!r} is a directory, expected the name of a file.")
+    if Path(args.logits).resolve() == Path(args.tokens).resolve():
+        raise ConfigError(f"--logits: {args.logits!r} is the file of --tokens. Name another one.")
 
 
 def _logits(args: argparse.Namespace, run: Run) -> int:

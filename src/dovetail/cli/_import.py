@@ -4,11 +4,16 @@
 import argparse
 import shutil
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, missing_fields
 from dovetail.zoo import check_target, is_published_name
 
 from ._resolve import check, is_run, resolve
+
+if TYPE_CHECKING:
+    from dovetail.data import Input
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +35,24 @@ def _import(args: argparse.Namespace) -> int:
     from dovetail.zoo.hf import ignored_lines, open_directory
 
     found = open_directory(name)
+    own = _own_files(run.cfg.input)
     try:
-        size = save_initial(run.cfg, found.files)
+        size = save_initial(run.cfg, {**found.files, **(own or {})})
     except BaseException:
         shutil.rmtree(args.to, ignore_errors=True)  # It was new, or empty.
         raise
     print(f"{args.to}: {found.family.architecture}, {size.parameters:,} parameters in {size.dtypes}")
     for line in ignored_lines(found.ignored):
         print(f"  not used of config.json: {line}")
-    if not found.has_tokenizer:
+    if own is None:
         print("  There is no tokenizer.json: to read and write text, set input.tokenizer.file=...", file=sys.stderr)
     return 0
+
+
+def _own_files(cfg: "Input.Config") -> Mapping[str, bytes] | None:
+    """Returns the files of the tokenizer of the run, which overrides may have changed; None if it is not known."""
+    from dovetail.data import TextInput
+
+    if not isinstance(cfg, TextInput.Config):
+        return {}
+    return None if missing_fields(cfg.tokenizer) else cfg.tokenizer.build(path="input.tokenizer").files()

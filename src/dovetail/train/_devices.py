@@ -36,6 +36,11 @@ class Devices:
         return jax.devices()[:1] if self._mesh is None else list(self._mesh.devices.flat)
 
     @property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """The mesh; None where there is one device."""
+        return self._mesh
+
+    @property
     def platform(self) -> str:
         """What the devices are: "tpu", "cuda", "cpu", ..."""
         with self.ambient():

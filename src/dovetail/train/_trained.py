@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.checkpoint import Checkpointer, Restored, flatten
+from dovetail.config import ConfigError
 from dovetail.module import Objective, merged, run_specs, specs
 from dovetail.optim import by_path
 from dovetail.progress import phase
@@ -19,6 +20,7 @@ from ._initial import (
     as_stored,
     constants_of,
     initial_values,
+    is_published,
     parameters_at,
     published_weights,
     shapes_of,
@@ -100,7 +102,12 @@ def save_initial(cfg: "Trainer.Config", files: Mapping[str, bytes]) -> Saved:
     Args:
         files: those of its input.
     """
-    program, (source,) = Program(cfg, trains=False), sources_of(cfg)
+    program, sources = Program(cfg, trains=False), sources_of(cfg)
+    if len(sources) != 1 or not is_published(sources[0].path):
+        raise ConfigError(
+            "init_from: weights are saved from one published model. Leave init_from as its recipe has it."
+        )
+    source = sources[0].set(strict=True)  # There is no rest that could start from scratch.
     state = program.abstract_state()
     wanted = by_path(merged(state.params, state.run_state))
     with phase("reading the weights"), published_weights(source, cfg, shapes_of(wanted)) as weights:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dovetail.config import ConfigError
 
 PREFIX = "hf:"
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_published_name(name: str) -> bool:
@@ -21,7 +21,7 @@ def check_published(name: str) -> None:
     place = name.removeprefix(PREFIX)
     if not place:
         raise ConfigError(f"{name}: names no directory. Name one, or a repository as in hf:ORG/NAME.")
-    path = Path(place).expanduser()
+    path = Path(os.path.expanduser(place))  # That of a user who is not here stays as it is.
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ConfigError(f"{name}: the directory has no config.json. Name one in the format of Hugging Face.")
@@ -38,10 +38,11 @@ def check_target(directory: str, source: str = "") -> None:
     path, where = Path(directory), f"--to: {directory!r}"
     if not directory:
         raise ConfigError("--to: names no directory.")
-    if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(os.scandir(path))):
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"--to: there is something in {directory!r} already. Name a directory that is new.")
-    place = Path(source.removeprefix(PREFIX)).expanduser()
-    if source and place.is_dir() and path.resolve().is_relative_to(place.resolve()):
+    named = source.removeprefix(PREFIX)
+    place = Path(os.path.expanduser(named))
+    if named and place.is_dir() and path.resolve().is_relative_to(place.resolve()):
         raise ConfigError(f"{where} is inside of {str(place)!r}, which is read. Name a directory elsewhere.")
     parent = next(each for each in path.absolute().parents if os.path.lexists(each))
     if not parent.is_dir():

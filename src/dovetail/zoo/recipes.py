@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: how a model is trained. Each function returns the config of a trainer for a model of any family."""
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,6 +97,7 @@ def finetune(name: str, *, weights: bool = True) -> Trainer.Config:
 
 
 _FINETUNED = 1024  # Tokens of a sequence, at most, unless you say otherwise.
+_HOTTEST = 10**6  # A temperature with which all tokens are as likely.
 
 
 def _run_name(name: str, path: Path) -> str:
@@ -128,7 +128,7 @@ def _sampling(found: Directory) -> Sampling:
             return value
         raise ConfigError(f"{found.path / 'generation_config.json'}: {name} is {value!r:.60}, expected {expected}.")
 
-    temperature = number("temperature", lambda x: 0 <= x < math.inf, "0 or more", 1.0)
+    temperature = number("temperature", lambda x: 0 <= x <= _HOTTEST, f"from 0 to {_HOTTEST}", 1.0)
     top_k = number("top_k", lambda x: type(x) is int and x >= 0, "a whole number, 0 or more", 50)
     top_p = number("top_p", lambda x: 0 < x <= 1, "more than 0, at most 1")
     min_p = number("min_p", lambda x: 0 <= x <= 1, "from 0 to 1")

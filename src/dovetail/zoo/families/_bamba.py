@@ -99,4 +99,5 @@ BAMBA = Published(
         "z_loss_coefficient": "of training alone",
         "attn_rotary_emb": "partial_rotary_factor says it",
     },
+    priority=-1,  # Without a state-space layer, a model is rather of another family.
 )

@@ -121,6 +121,8 @@ class Value(Field):
         self.default, self.null = default, null  # What it is in files without it, and what null stands for, if it may.
 
     def read(self, fields: Fields, tree: Tree) -> None:
+        if not any(name in fields.values for name in self.name.split("|")) and not any(map(tree.has, self.paths)):
+            return  # Such as the heads of a model without attention.
         raw = fields.get(self.name, self.default)
         if raw in (None, "auto"):
             raw = self.null(fields) if callable(self.null) else self.null
@@ -130,6 +132,8 @@ class Value(Field):
             value = self.codec.read(raw)
             if type(value) is int and value < 1 and any(tree.counts(path) for path in self.paths):
                 raise ValueError("expected a whole number of at least 1")
+            if is_number(value) and value < 0 and any(path.endswith(".eps") for path in self.paths):
+                raise ValueError("expected a number of at least 0")
             for path in self.paths:
                 tree.set(path, value)
         except (ValueError, TypeError) as e:

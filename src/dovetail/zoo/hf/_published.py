@@ -74,6 +74,7 @@ class Published:
         for name, why in _REFUSED.items():
             if values.get(name) not in (None, {}, []):
                 raise fields.refused(name, why)
+            fields.read.add(name)
         for field in self.fields:
             field.read(fields, tree)
         known = {**IGNORED, **self.ignored}
@@ -95,6 +96,7 @@ class Published:
     def write(self, model: CausalLM.Config) -> dict[str, Any]:
         """Returns the config.json of a model; raises a ConfigError if no model of this family is the same."""
         tree = Tree(model)
+        tree.layers = [_explicit(layer, model.dim) for layer in tree.layers]
         found: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         for field in self.fields:
             found |= {name: value for name, value in field.write(tree).items() if name not in found}
@@ -194,18 +196,25 @@ def _lines(model: CausalLM.Config) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=256)
 def _layer_text(layer: Layer.Config, dim: int) -> str:
-    """Returns the config of a layer as text, with what a parent sets and what None stands for."""
+    return to_text(_explicit(layer, dim))
+
+
+@functools.lru_cache(maxsize=256)
+def _explicit(layer: Layer.Config, dim: int) -> Layer.Config:
+    """Returns the config of a layer with what a parent sets and what None stands for."""
     mixer = layer.get_in("mixer") if hasattr(layer, "mixer") else None
     if isinstance(mixer, Attention.Config):
         width = mixer.head_dim or dim // mixer.num_heads
         scale = width**-0.5 if mixer.scale is None else mixer.scale
         mixer = mixer.set(num_kv_heads=mixer.num_kv_heads or mixer.num_heads, head_dim=width, scale=scale)
+        if mixer.query_norm is None and mixer.key_norm is None:
+            mixer = mixer.set(norm_over="head")  # Without norms it says nothing.
     elif isinstance(mixer, LatentAttention.Config):
         scale = (mixer.nope_dim + mixer.rope_dim) ** -0.5 if mixer.scale is None else mixer.scale
         mixer = mixer.set(scale=scale)
     elif isinstance(mixer, Mamba2.Config):
         mixer = mixer.set(num_heads=mixer.num_heads or 2 * dim // mixer.head_dim)
-    return to_text(layer if mixer is None else layer.set_in("mixer", mixer))
+    return layer if mixer is None else layer.set_in("mixer", mixer)
 
 
 def ignored_lines(ignored: Mapping[str, str]) -> Sequence[str]:

@@ -94,17 +94,21 @@ class Rope(Field):
     def _given(self, fields: Fields) -> dict[str, Any]:
         name = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
         fields.read |= {"rope_scaling", "rope_parameters", "rope_theta", _LENGTH}
-        given = fields.get(name, None)
-        return _object(fields, name, dict(self.without) if given in (None, {}) else given)
+        both = {each: fields.get(each, None) for each in ("rope_scaling", "rope_parameters")}
+        objects = {each: {} if value is None else _object(fields, each, value) for each, value in both.items()}
+        return objects[name] or dict(self.without)
 
     def rotary(self, fields: Fields, given: Mapping[str, Any]) -> Rotary.Config:
         """Returns the config that an object of parameters describes."""
         where = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
         given = dict(given)
-        theta = given.pop("rope_theta", fields.get(self.theta_names, self.theta))
-        if not is_number(theta):
+        outside = fields.get(self.theta_names, self.theta)
+        theta = given.pop("rope_theta", outside)
+        if not is_number(theta) or not (outside is None or is_number(outside)):
             raise fields.refused(self.theta_names, f"the base of rotary positions is {theta!r}, expected a number")
         outside = fields.get(self.partial_names, None)
+        if outside is not None and not is_number(outside):
+            raise fields.refused(self.partial_names, "expected a number")
         partial = given.pop("partial_rotary_factor", self.partial if outside is None else outside)
         if self.partial is None and partial not in (None, 1):
             raise ConfigError(f"{fields.where}: partial_rotary_factor is {partial!r}: not implemented for this family.")
@@ -116,6 +120,8 @@ class Rope(Field):
         if kind not in _TYPES:
             raise fields.refused(where, f"its rope_type {kind!r} is not implemented here, only {', '.join(_TYPES)}")
         pairs = fields.get(self.interleaved, True) if isinstance(self.interleaved, str) else self.interleaved
+        if not isinstance(pairs, bool):
+            raise fields.refused(str(self.interleaved), "expected true or false")
         found = {"theta": float(theta), "interleaved": pairs} | self._own(fields, where, kind, given)
         try:
             rotary: Rotary.Config = _FIELDS[kind][0](**found)
@@ -162,16 +168,17 @@ class Rope(Field):
         if not rotaries:
             return {} if self.only_where is None else {self.only_where[0]: None}
         found = self.parameters(next(iter(rotaries)))
-        plain = {"rope_parameters": found, self.theta_names.partition("|")[0]: found["rope_theta"]}
+        plain = {"rope_parameters": found} | dict.fromkeys(self.theta_names.split("|"), found["rope_theta"])
         plain |= {} if self.only_where is None else dict([self.only_where])
         if (partial := found.get("partial_rotary_factor")) is not None:
-            plain[self.partial_names.partition("|")[0]] = partial
+            plain |= dict.fromkeys(self.partial_names.split("|"), partial)
         if self.original_outside and _ORIGINAL in found:
             plain[_ORIGINAL] = found[_ORIGINAL]
         plain |= _length(next(iter(rotaries)), found)
         if isinstance(self.interleaved, str):
             plain[self.interleaved] = _inner(next(iter(rotaries))).get_in("interleaved")
-        scaling = {name: value for name, value in found.items() if name not in ("rope_theta", "partial_rotary_factor")}
+        # Where both are there, this one counts, so it has all that does not stand elsewhere for every reader.
+        scaling = {name: value for name, value in found.items() if name != "rope_theta"}
         return plain | ({"rope_scaling": scaling} if found["rope_type"] != "default" else {})
 
     def parameters(self, rotary: Rotary.Config) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class Tree:
             if (place := _place(layer, path)) is not None:
                 self.layers[i] = layer.set_in(place, each)
 
+    def has(self, path: str) -> bool:
+        """Whether the model, or a layer, has a field."""
+        return bool(self.values(path)) if path.startswith(_LAYER) else _place(self.model, f"model.{path}") is not None
+
     def counts(self, path: str) -> bool:
         """Whether a field is a whole number."""
         of_layers = path.startswith(_LAYER)
