@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.module import ModuleError, call
+from dovetail.module import ModuleError, call, state_specs
 from dovetail.nn import Attention, Cache, Context, DenseCache, LatentAttention, PagedCache
 from dovetail.ops import EMPTY, Causal, SameSegment, Tokens
 from support.compare import assert_same
@@ -19,7 +19,7 @@ from support.numeric import normal
 
 ROWS, LENGTH, CAPACITY = 3, 6, 8
 ENTRIES = {"x": (2, 3), "y": ()}
-KEPT: dict[str, Any] = {"entries": ENTRIES, "axes": {"x": ("kv_heads", "head_dim"), "y": ()}}
+KEPT: dict[str, Any] = {"entries": ENTRIES, "axes": {"x": ("kv_heads", "head_dim"), "y": ()}, "window": None}
 X = normal(0, (ROWS, LENGTH, 2, 3))
 INDEX = jnp.array([[0, 1, 2, 3, 4, 5], [0, 1, EMPTY, 2, 3, EMPTY], [0, EMPTY, EMPTY, 1, 2, EMPTY]])
 SEGMENT = jnp.array([[1, 1, 2, 2, 2, 3], [1, 1, 0, 1, 2, 0], [1, 0, 0, 1, 1, 0]])
@@ -38,12 +38,17 @@ def shuffled(state):
     }
 
 
+def pages(count, of_a_row):
+    """Returns sizes of caches that look back as far as there is room, and of those with a window of 4."""
+    return {"pages": count, "row_pages": of_a_row, "pages[4]": count, "row_pages[4]": of_a_row}
+
+
 # A cache, sizes besides batch and capacity, and what a server may do with its state before the first call.
 CACHES: dict[str, tuple[Cache.Config, dict[str, int], Any]] = {
     "dense": (DenseCache.Config(), {}, as_made),
-    "pages": (PagedCache.Config(page=4), {"pages": 6, "row_pages": 2}, as_made),
-    "shuffled pages": (PagedCache.Config(page=2), {"pages": 16, "row_pages": 4}, shuffled),
-    "a page for each token": (PagedCache.Config(page=1), {"pages": 24, "row_pages": 8}, as_made),
+    "pages": (PagedCache.Config(page=4), pages(6, 2), as_made),
+    "shuffled pages": (PagedCache.Config(page=2), pages(16, 4), shuffled),
+    "a page for each token": (PagedCache.Config(page=1), pages(24, 8), as_made),
 }
 each_cache = pytest.mark.parametrize("kind", CACHES)
 
@@ -79,8 +84,10 @@ def test_tokens_of_several_calls_are_at_their_places(kind, parts):
         if place != EMPTY:
             want[row, place], index[row, place], segment[row, place] = X[row, t], place, SEGMENT[row, t]
     written = index != EMPTY
-    np.testing.assert_array_equal(view.tokens.index, index)
-    np.testing.assert_array_equal(view.tokens.segment, segment)
+    # Of a row without a token in the last call, nothing is asked.
+    asked = np.any(np.asarray(INDEX)[:, slice(*parts[-1])] != EMPTY, axis=1)
+    np.testing.assert_array_equal(view.tokens.index[asked], index[asked])
+    np.testing.assert_array_equal(np.asarray(view.tokens.segment)[written], segment[written])
     np.testing.assert_array_equal(np.asarray(rows_of(view, "x"))[written], want[written].astype(np.float32))
     np.testing.assert_array_equal(np.asarray(rows_of(view, "y"))[written], want[written][:, 0, 0].astype(np.float32))
     assert lost == [0.0] * len(parts), "padding needs no room"
@@ -136,11 +143,11 @@ def test_tokens_beyond_the_capacity_are_counted_and_leave_the_rest_as_it_is(kind
     values, tokens = {"x": X, "y": X[..., 0, 0]}, Tokens(jnp.arange(LENGTH)[None])
     sizes = {"batch": ROWS, "capacity": CAPACITY, **sizes}
     state = call(cache, {}, values, tokens, state=change(started(cache, {}, values, tokens, sizes=sizes)))[1].state
-    more = Tokens(jnp.array([[6, 7, 8], [6, EMPTY, EMPTY], [8, 9, EMPTY]]))
+    more = Tokens(jnp.array([[6, 7, 8], [6, EMPTY, EMPTY], [6, 7, 8]]))
     view, collected = call(cache, {}, {"x": X[:, :3], "y": X[:, :3, 0, 0]}, more, state=state)
-    assert collected.summaries["cache.lost"] == 3
+    assert collected.summaries["cache.lost"] == 2
     np.testing.assert_array_equal(rows_of(view, "x")[:, :LENGTH], X)
-    np.testing.assert_array_equal(view.tokens.index[:, LENGTH:], [[6, 7], [6, EMPTY], [EMPTY, EMPTY]])
+    np.testing.assert_array_equal(view.tokens.index[:, LENGTH:], [[6, 7], [6, EMPTY], [6, 7]])
 
 
 @each_cache
@@ -149,7 +156,8 @@ def test_more_tokens_at_once_than_there_is_room_for_are_refused(kind):
     cache = cfg.set(**KEPT).build(path="cache")
     values, tokens = {"x": X, "y": X[..., 0, 0]}, Tokens(jnp.arange(LENGTH)[None])
     with pytest.raises(ModuleError) as e:
-        started(cache, {}, values, tokens, sizes={"batch": ROWS, **sizes, "capacity": 4})
+        few = {name: 4 // getattr(cfg, "page", 4) if "row" in name else size for name, size in sizes.items()}
+        started(cache, {}, values, tokens, sizes={"batch": ROWS, **few, "capacity": 4})
     assert str(e.value) == f"cache ({type(cache).__name__}): 6 tokens do not fit into a capacity of 4."
 
 
@@ -180,14 +188,18 @@ def test_rows_may_share_the_pages_of_what_they_have_in_common():
     assert_same(got, call(model, params, x, context)[0])
 
 
-def test_pages_and_capacity_must_agree():
-    cache = PagedCache.Config(page=4, **KEPT).build(path="cache")
-    values, tokens = {"x": X, "y": X[..., 0, 0]}, Tokens(jnp.arange(LENGTH)[None])
-    with pytest.raises(ModuleError) as e:
-        started(cache, {}, values, tokens, sizes={"batch": ROWS, "capacity": 12, "pages": 6, "row_pages": 2})
-    assert str(e.value) == (
-        "cache (PagedCache): a row has 2 pages of 4 tokens, and a capacity of 12. "
-        "Make them agree: sizes row_pages and capacity."
-    )
+def test_a_page_of_no_tokens_is_refused():
     with pytest.raises(ConfigError, match=r"cache \(PagedCache\): page is 0, expected at least 1."):
         PagedCache.Config(page=0, **KEPT).build(path="cache")
+
+
+def test_caches_of_a_window_have_pages_of_their_own():
+    """So that who serves can free what a window has passed, and keep what other layers still see."""
+    cache = PagedCache.Config(page=4, **KEPT).set(window=512).build(path="cache")
+    values, tokens = {"x": X, "y": X[..., 0, 0]}, Tokens(jnp.arange(LENGTH)[None])
+    with pytest.raises(ModuleError, match=r"cache.table has the size 'row_pages\[512\]'"):
+        state_specs(cache, {}, values, tokens, sizes={"batch": ROWS, "pages": 6, "row_pages": 2})
+    found = state_specs(cache, {}, values, tokens, sizes={"batch": ROWS, "pages[512]": 6, "row_pages[512]": 2})
+    assert {path: spec.shape for path, spec in found.items()} == {
+        "cache.table": (ROWS, 2), "cache.x": (6, 4, 2, 3), "cache.y": (6, 4)
+    }  # fmt: skip

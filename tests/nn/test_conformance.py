@@ -412,7 +412,7 @@ STATEFUL = (Mixer, Layer, PositionEmbedding, PositionBias, Cache, AttentionVaria
 def test_a_layer_decodes_in_a_model_as_it_trains(interface, cfg):
     model, params, run = in_model(interface, cfg)
     step = jax.jit(lambda ids, state: call(model, params, ids, state=state))
-    sizes = {"batch": 2, "capacity": 4, "pages": 4, "row_pages": 2}
+    sizes = {"batch": 2, "capacity": 4, "pages": 4, "row_pages": 2, "pages[2]": 4, "row_pages[2]": 2}
     first, collected = step(IDS[:, :2], started(model, params, IDS[:, :2], sizes=sizes))
     second, _ = step(IDS[:, 2:], collected.state)
     assert_same(jnp.concatenate([first, second], axis=1), run(IDS))

@@ -83,6 +83,7 @@ class CausalLM(Objective):
         positions: Array | None = None,
         segments: Array | None = None,
         lengths: Array | None = None,
+        start: Array | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> Array:
         """Maps token ids `[B, T]` to logits `[B, T, V]`.
@@ -91,9 +92,10 @@ class CausalLM(Objective):
             positions: `[B, T]`, counted from the start of each document; by default the place in the row.
             segments: `[B, T]`, the document of each token where rows are packed, 0 for padding.
             lengths: `[B]`, with state: how many tokens of each row are real; the rest is padding at the end.
+            start: `[B]`, with state: the place of the first token; by default, the one after the call before.
             given: what layers find in their context by name, such as a memory to attend to, or a condition.
         """
-        return self._logits(self._hidden(ids, self._context(ids, positions, segments, lengths, given)))
+        return self._logits(self._hidden(ids, self._context(ids, positions, segments, lengths, given, start)))
 
     def last_logits(
         self,
@@ -102,13 +104,29 @@ class CausalLM(Objective):
         positions: Array | None = None,
         segments: Array | None = None,
         lengths: Array | None = None,
+        start: Array | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> Array:
         """Returns the logits `[B, V]` after the last real token of each row, and makes no others; see `forward`."""
-        hidden = self._hidden(ids, self._context(ids, positions, segments, lengths, given))
+        hidden = self._hidden(ids, self._context(ids, positions, segments, lengths, given, start))
         if lengths is None:
             return self._logits(hidden[:, -1])
         return self._logits(jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)[:, 0])
+
+    def hidden(
+        self,
+        ids: Array,
+        *,
+        lengths: Array | None = None,
+        start: Array | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> Array:
+        """Returns what the logits are made of, `[B, T, D]`, for `head_logits`; see `forward`."""
+        return self._hidden(ids, self._context(ids, None, None, lengths, given, start))
+
+    def head_logits(self, hidden: Array) -> Array:
+        """Maps what `hidden` returns, or a part of it, `[..., D]`, to logits `[..., V]`."""
+        return self._logits(hidden)
 
     def logits_of(self, x: Array) -> Array:
         """Maps what any layer of the stack makes, `[B, T, D]`, to the logits that it would have if it were the last."""
@@ -216,23 +234,27 @@ class CausalLM(Objective):
         segments: Array | None,
         lengths: Array | None,
         given: Mapping[str, Any] | None = None,
+        start: Array | None = None,
     ) -> Context:
         """Returns what all layers are told besides `x`."""
-        index = self._index(ids, lengths)
+        index = self._index(ids, lengths, start)
         mask = Causal() if segments is None else Causal() & SameSegment()
         return Context(Tokens(index, segments), index if positions is None else positions, mask, ids, given or {})
 
-    def _index(self, ids: Array, lengths: Array | None) -> Array:
+    def _index(self, ids: Array, lengths: Array | None, start: Array | None) -> Array:
         """Returns the place of each token, `[B or 1, T]`; with state, after those of the calls before."""
         batch, time = ids.shape
         steps = jnp.arange(time, dtype=jnp.int32)[None]
         if not self.stateful:
-            if lengths is not None:
-                raise ModuleError(f"{self!r}: lengths go with decode state. Without it, mark padding by segments of 0.")
+            if lengths is not None or start is not None:
+                raise ModuleError(
+                    f"{self!r}: lengths and start go with decode state. Without it, mark padding by segments of 0."
+                )
             return steps
-        start = self.length
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
-        self.update("length", start + count)
+        if start is None:  # Who says where a call starts, need not keep it.
+            start = self.length
+            self.update("length", start + count)
         return jnp.where(steps < count[:, None], start[:, None] + steps, EMPTY)
 
 

@@ -2,6 +2,7 @@
 """Strictly encapsulated modules: the tree, the invocation context, declared state, and the loop over layers."""
 
 from ._call import call as call
+from ._call import size_names as size_names
 from ._call import state_specs as state_specs
 from ._context import Collected as Collected
 from ._context import ModuleError as ModuleError

@@ -88,6 +88,33 @@ def state_specs(
     return declared
 
 
+def size_names(module: "Module", params: Params, *inputs: Any, sizes: Mapping[str, int], **options: Any) -> set[str]:
+    """Returns the names of sizes in the state that such a call needs, whatever they are.
+
+    Args:
+        sizes: those that the inputs tell, such as "batch".
+        options: of `state_specs`.
+    """
+    names = _AnySize(sizes)
+    state_specs(module, params, *inputs, sizes=names, **options)
+    return names.asked
+
+
+class _AnySize(dict[str, int]):
+    """A number for every name, and which were asked for. Nothing is allocated: there is room for any input."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        super().__init__(known)
+        self.asked: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> int:
+        self.asked.add(name)
+        return self.get(name, 2**16)
+
+
 def _run(frame: Frame, module: "Module", params: Params, method: str, inputs: Any, named_inputs: Any) -> Any:
     function = unscoped(module, method)
     wrong = check_params(module, params)

@@ -54,7 +54,7 @@ class StateSpec:
 
     def sized(self, path: str, sizes: Mapping[str, int], dtype: DTypeLike | None) -> "SizedState":
         """Returns the spec with numbers for all names of sizes, and a dtype."""
-        missing = sorted({size for size in self.shape if isinstance(size, str)} - sizes.keys())
+        missing = sorted({size for size in self.shape if isinstance(size, str) and size not in sizes})
         if missing:
             raise ValueError(f"{path} has the size {missing[0]!r}; the sizes given are {dict(sizes)}.")
         shape = tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)

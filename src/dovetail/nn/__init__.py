@@ -8,6 +8,7 @@ from ._cache import Cache as Cache
 from ._cache import DenseCache as DenseCache
 from ._cache import PagedCache as PagedCache
 from ._cache import View as View
+from ._cache import page_window as page_window
 from ._connection import Add as Add
 from ._connection import Connection as Connection
 from ._context import Context as Context

@@ -5,6 +5,7 @@ Shape letters: B batch, T time, S keys, D model dim, H query heads, G key heads,
 """
 
 import abc
+import dataclasses
 from typing import Literal
 
 import jax
@@ -102,7 +103,7 @@ class Attention(Mixer):
             self.value = self.child("value", to_heads(cfg.value, cfg.dim, kv_heads, width, axis="kv_heads"))
             entry, axes = (kv_heads, width), ("kv_heads", "head_dim")
             kept = {"entries": {"k": entry, "v": entry}, "axes": {"k": axes, "v": axes}}
-            self.cache = self.child("cache", cfg.cache.set(**kept))
+            self.cache = self.child("cache", cfg.cache.set(**kept, window=cfg.window))
         self.gate = self.child("gate", to_heads(cfg.gate, cfg.dim, heads, width)) if cfg.gate else None
         self.out = self.child("out", from_heads(cfg.out, heads, width, cfg.dim))
 
@@ -129,7 +130,8 @@ class Attention(Mixer):
         q, k, v = self._heads(x, context)
         view = None if k is None or v is None else self._view(k, v, context)
         if self.variant is not None:
-            view = self.variant.view(view, context)
+            # It may change keys and values, which then no longer lie in pairs.
+            view = self.variant.view(view and dataclasses.replace(view, pairs=None), context)
         assert view is not None, "checked when the attention is built"
         attended = self._attended(q, view, context)
         if self.variant is not None:
@@ -169,6 +171,7 @@ class Attention(Mixer):
             q_tokens=context.tokens,
             k_tokens=view.tokens,
             pages=view.pages,
+            pairs=view.pairs,
             scale=self._scale,
             aligned=view.aligned,
             soft_cap=self.cfg.soft_cap,

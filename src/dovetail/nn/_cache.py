@@ -14,7 +14,7 @@ from jax import Array
 
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Axes, Module, ModuleError
-from dovetail.ops import EMPTY, Tokens
+from dovetail.ops import EMPTY, Tokens, from_pairs, in_pairs, rows_of_pages
 
 
 @jax.tree_util.register_dataclass
@@ -25,6 +25,7 @@ class View:
     values: Mapping[str, Array]  # `[B, S, ...]`, or, with pages, `[P, L, ...]`.
     tokens: Tokens  # `[B or 1, S]`, also with pages; index EMPTY where nothing has been written.
     pages: Array | None = None  # `[B, N]`: the pages of each row, in order; None: rows are contiguous.
+    pairs: Array | None = None  # `[P, L, 2G, K]`: keys and values as they lie, if in turn; see `PagedCache`.
     aligned: bool = dataclasses.field(metadata={"static": True}, default=False)  # Keys and queries are the same tokens.
 
 
@@ -34,6 +35,7 @@ class Cache(Module, abc.ABC):
     class Config(Module.Config):
         entries: Mapping[str, tuple[int, ...]] = REQUIRED  # What is kept of each token, by name; set by the owner.
         axes: Mapping[str, tuple[str | None, ...]] = REQUIRED  # Their logical names, set with the shapes.
+        window: int | None = REQUIRED  # How many tokens back the owner looks; others need not be kept. Set by it, too.
 
     @abc.abstractmethod
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
@@ -72,40 +74,81 @@ class DenseCache(Cache):
 class PagedCache(Cache):
     """Pages of `page` tokens, which rows need not have side by side: a table says which pages a row has.
 
-    Rows start with pages of their own, in order. Who serves many requests writes other numbers into the table, `[B, N]`
-    for N = capacity / page, so that pages are taken as rows grow, shared, and freed: the size "pages" is how many there
-    are for all rows.
+    Rows start with pages of their own, in order. Who serves many requests writes other numbers into the table
+    `[B, N]`, so that pages are taken as rows grow, shared, and freed: the size "pages" is how many there are for all
+    rows, and "row_pages" how many a row may have. Caches of a window have sizes of their own, "pages[512]" and
+    "row_pages[512]", as their pages are free again once the window has passed.
+
+    The tokens of a row come in order, and none is left out; so of a row that has a token in a call, all places up to
+    that are known. A document or prefix is kept of each token only where calls speak of them.
+
+    Entries `k` and `v` of one shape can be one array, `[P, L, 2G, K]`, in which each key head is followed by its value
+    head, as kernels for TPUs read them: to put them together in each call would copy all pages.
     """
 
     class Config(Cache.Config):
         page: int = 16  # Tokens of a page.
+        paired: bool = False  # Whether keys and values are one array, where the owner keeps these two, alike.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         if cfg.page < 1:
             raise ConfigError(f"{self!r}: page is {cfg.page}, expected at least 1.")
-        for name, shape in cfg.entries.items():
-            self.state(name, ("pages", cfg.page, *shape), axes=(None, None, *_whole(cfg.axes[name])))
-        self.state("table", ("batch", "row_pages"), axes=("batch", None), dtype=jnp.int32, init=_pages_in_order)
-        _declare_tokens(self)
+        pages, row_pages = (f"{name}{page_group(cfg.window)}" for name in ("pages", "row_pages"))
+        self._paired = cfg.paired and _are_alike(cfg.entries)
+        if self._paired:
+            heads, dim = cfg.entries["k"]
+            self.state("kv", (pages, cfg.page, 2 * heads, dim), axes=(None, None, *_whole(cfg.axes["k"])))
+        else:
+            for name, shape in cfg.entries.items():
+                self.state(name, (pages, cfg.page, *shape), axes=(None, None, *_whole(cfg.axes[name])))
+        for name, dtype in (("segment", jnp.int32), ("prefix", jnp.bool_)):
+            self.state(name, (pages, cfg.page), axes=(None, None), dtype=dtype)
+        self.state("table", ("batch", row_pages), axes=("batch", None), dtype=jnp.int32, init=_pages_in_order)
 
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
-        index, known = _remember(self, tokens, _checked(self, self.cfg.entries, values))
-        page, place = index // self.cfg.page, index % self.cfg.page
-        if self.table.shape[1] * self.cfg.page != known.index.shape[1]:
-            raise ModuleError(
-                f"{self!r}: a row has {self.table.shape[1]} pages of {self.cfg.page} tokens, and a capacity of "
-                f"{known.index.shape[1]}. Make them agree: sizes row_pages and capacity."
-            )
-        lost = page >= self.table.shape[1]
-        kept: dict[str, Array] = {}
-        for name, new in values.items():
+        shape, size = _checked(self, self.cfg.entries, values), self.cfg.page
+        table, index = self.table, jnp.broadcast_to(tokens.index, shape)
+        capacity = table.shape[1] * size
+        _check_capacity(self, shape[1], capacity)
+        lost = index >= capacity
+        self.summary("lost", jnp.sum(lost & (index != EMPTY)).astype(jnp.float32))
+        row = jnp.take_along_axis(table, jnp.where(lost, 0, index // size), axis=1)
+
+        def write(name: str, new: Array) -> Array:
             old = getattr(self, name)
-            row = jnp.take_along_axis(self.table, jnp.where(lost, 0, page), axis=1)
             at = jnp.where(lost, old.shape[0], row)  # Beyond the last page: dropped.
-            self.update(name, written := old.at[at, place].set(new.astype(old.dtype), mode="drop"))
-            kept[name] = written
-        return View(kept, known, self.table)
+            written = old.at[at, index % size].set(new.astype(old.dtype), mode="drop")
+            self.update(name, written)
+            return written
+
+        def known(name: str, new: Array | None) -> Array | None:
+            return None if new is None else rows_of_pages(write(name, jnp.broadcast_to(new, shape)), table)
+
+        places, last = jnp.arange(capacity), jnp.max(jnp.where(index == EMPTY, -1, index), axis=1)
+        seen = jnp.where(places <= last[:, None], places, EMPTY)
+        now = Tokens(seen, known("segment", tokens.segment), known("prefix", tokens.prefix))
+        if not self._paired:
+            return View({name: write(name, new) for name, new in values.items()}, now, table)
+        pairs = write("kv", in_pairs(values["k"], values["v"]))
+        k, v = from_pairs(pairs)
+        return View({"k": k, "v": v}, now, table, pairs)
+
+
+def _are_alike(entries: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether what is kept are keys and values of the same heads."""
+    return set(entries) == {"k", "v"} and entries["k"] == entries["v"] and len(entries["k"]) == 2
+
+
+def page_group(window: int | None) -> str:
+    """Returns what names of sizes end with, for caches that keep so many tokens; None: all."""
+    return "" if window is None else f"[{window}]"
+
+
+def page_window(size: str) -> int | None:
+    """Returns the window in the name of a size, such as "pages[512]"; None: it has none."""
+    _, _, window = size.removesuffix("]").partition("[")
+    return int(window) if window else None
 
 
 def _declare_tokens(cache: Cache) -> None:
@@ -131,8 +174,7 @@ def _remember(cache: Cache, tokens: Tokens, shape: tuple[int, ...]) -> tuple[Arr
     """Keeps the tokens of a call, `[B, T]`; returns their indices, and all tokens so far."""
     index = jnp.broadcast_to(tokens.index, shape)
     capacity = cache.index.shape[1]
-    if shape[1] > capacity:
-        raise ModuleError(f"{cache!r}: {shape[1]} tokens do not fit into a capacity of {capacity}.")
+    _check_capacity(cache, shape[1], capacity)
     segment = jnp.ones(shape, jnp.int32) if tokens.segment is None else jnp.broadcast_to(tokens.segment, shape)
     prefix = jnp.zeros(shape, bool) if tokens.prefix is None else jnp.broadcast_to(tokens.prefix, shape)
     known: dict[str, Array] = {}
@@ -141,6 +183,11 @@ def _remember(cache: Cache, tokens: Tokens, shape: tuple[int, ...]) -> tuple[Arr
         cache.update(name, known[name])
     cache.summary("lost", jnp.sum((index >= capacity) & (index != EMPTY)).astype(jnp.float32))
     return index, Tokens(known["index"], known["segment"] if tokens.segment is not None else None, known["prefix"])
+
+
+def _check_capacity(cache: Cache, time: int, capacity: int) -> None:
+    if time > capacity:
+        raise ModuleError(f"{cache!r}: {time} tokens do not fit into a capacity of {capacity}.")
 
 
 def _pages_in_order(shape: tuple[int, ...]) -> Array:

@@ -78,7 +78,7 @@ class LatentAttention(Mixer):
         self.rotary = self.child("rotary", cfg.rotary.set(head_dim=cfg.rope_dim))
         self._kernel: AttentionKernel = cfg.kernel.build(path=f"{self.path}.kernel".removeprefix("."))
         kept = {"latent": (1, cfg.kv_rank + cfg.rope_dim)}
-        self.cache = self.child("cache", cfg.cache.set(entries=kept, axes={"latent": (None, None)}))
+        self.cache = self.child("cache", cfg.cache.set(entries=kept, axes={"latent": (None, None)}, window=None))
 
     def forward(self, x: Array, context: Context) -> Array:
         x = self.constrain(x, "batch", "seq", None)

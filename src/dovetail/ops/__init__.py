@@ -9,6 +9,9 @@ from ._attention import Part as Part
 from ._attention import Parts as Parts
 from ._attention import ReferenceAttention as ReferenceAttention
 from ._attention import Scoring as Scoring
+from ._attention import from_pairs as from_pairs
+from ._attention import in_pairs as in_pairs
+from ._attention import rows_of_pages as rows_of_pages
 from ._blocks import Attended as Attended
 from ._blocks import BlockInputs as BlockInputs
 from ._blocks import BlockPlan as BlockPlan
@@ -55,6 +58,7 @@ from ._masks import Tokens as Tokens
 from ._masks import Written as Written
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
+from ._paged import PagedAttention as PagedAttention
 from ._permute import permute_rows as permute_rows
 from ._platform import runs_on as runs_on
 from ._platform import target as target
@@ -81,6 +85,7 @@ from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
 from .kernels._neuron import NeuronAttention as NeuronAttention
+from .kernels._ragged_paged import RaggedPagedAttention as RaggedPagedAttention
 from .kernels._splash import SplashAttention as SplashAttention
 from .kernels._triton import TritonAttention as TritonAttention
 from .kernels._triton import stated_flops as stated_flops

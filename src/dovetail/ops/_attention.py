@@ -80,6 +80,7 @@ class AttentionInputs(NamedTuple):
     bias: ScoreBias | None
     sinks: Array | None
     pages: Array | None = None
+    pairs: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,13 @@ class Scoring:
 class AttentionKernel(Component, abc.ABC):
     """The interface between attention layers and the ways to compute attention."""
 
-    reads_pages: ClassVar[bool] = False  # Whether `attend` takes keys and values in pages.
-
     class Config(Component.Config):
         keeps_defaults: ClassVar[bool] = True
+
+    @property
+    def reads_pages(self) -> bool:
+        """Whether `attend` takes keys and values in pages."""
+        return False
 
     def __call__(
         self,
@@ -124,6 +128,7 @@ class AttentionKernel(Component, abc.ABC):
         bias: ScoreBias | None = None,
         sinks: Array | None = None,
         pages: Array | None = None,
+        pairs: Array | None = None,
     ) -> Array:
         """Returns `[B, T, H, V]`: for each query, the mean of the values weighted by softmax of the scores.
 
@@ -140,12 +145,14 @@ class AttentionKernel(Component, abc.ABC):
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
             pages: `[B, N]`, the pages of each row, in order, where keys and values are pages, `[P, L, G, K]`: the same
                 as rows of S = N L keys. A kernel that does not read pages (`reads_pages`) is given such rows.
+            pairs: `[P, L, 2G, K]`, each key head followed by its value head, where pages lie in memory so: `k` and `v`
+                are then parts of it, and a kernel that can take both together moves nothing.
         """
         if pages is not None and not self.reads_pages:
-            k, v, pages = rows_of_pages(k, pages), rows_of_pages(v, pages), None
+            k, v, pages, pairs = rows_of_pages(k, pages), rows_of_pages(v, pages), None, None
         if is_counted():
             return stated(attention_work(q, k, v, mask, aligned), _result(q, v), q, k, v)
-        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages)
+        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages, pairs)
         return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
 
     @abc.abstractmethod
@@ -161,7 +168,7 @@ class ReferenceAttention(AttentionKernel):
     """All scores at once: the definition, for short sequences and tests."""
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
-        q, k, v, q_tokens, k_tokens, bias, sinks, _ = inputs
+        q, k, v, q_tokens, k_tokens, bias, sinks, *_ = inputs
         grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
         products = jnp.einsum("btgrk,bsgk->bgrts", grouped, k, preferred_element_type=jnp.float32)
         scores = scoring.scores(products, q_tokens, k_tokens, bias)
@@ -184,6 +191,16 @@ def rows_of_pages(paged: Array, pages: Array) -> Array:
     """Returns pages `[P, L, ...]` as the rows that a table `[B, N]` makes of them, `[B, N L, ...]`."""
     rows = paged[pages]
     return rows.reshape(rows.shape[0], -1, *paged.shape[2:])
+
+
+def in_pairs(k: Array, v: Array) -> Array:
+    """Returns `[..., 2G, K]`, each key head `[..., G, K]` followed by its value head."""
+    return jnp.stack([k, v], axis=-2).reshape(*k.shape[:-2], 2 * k.shape[-2], k.shape[-1])
+
+
+def from_pairs(pairs: Array) -> tuple[Array, Array]:
+    """Returns the keys and values of `in_pairs`."""
+    return pairs[..., 0::2, :], pairs[..., 1::2, :]
 
 
 def by_group(per_head: Array, num_groups: int) -> Array:

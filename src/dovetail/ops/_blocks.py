@@ -137,7 +137,7 @@ class BlockInputs(NamedTuple):
     @classmethod
     def of(cls, inputs: AttentionInputs, rows: int, columns: int) -> "BlockInputs":
         """Takes the inputs of a kernel to whole blocks."""
-        q, k, v, q_tokens, k_tokens, bias, sinks, _ = inputs
+        q, k, v, q_tokens, k_tokens, bias, sinks, *_ = inputs
         groups = k.shape[2]
         q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1]).transpose(0, 2, 3, 1, 4)
         return cls(

@@ -20,8 +20,14 @@ class PreferredAttention(AttentionKernel):
             kernel.build(path=f"{self._path}.kernels[{i}]".removeprefix(".")) for i, kernel in enumerate(cfg.kernels)
         ]
 
+    @property
+    def reads_pages(self) -> bool:
+        return any(kernel.reads_pages for kernel in self._kernels)
+
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         def supports(kernel: AttentionKernel) -> Support:
+            if inputs.pages is not None and not kernel.reads_pages:
+                return Support("it does not read pages")
             return kernel.supports(inputs, scoring, aligned)
 
         kernel = choose(self._path or "PreferredAttention", self._kernels, supports)

@@ -28,7 +28,7 @@ class QueryBlockAttention(AttentionKernel):
             raise ConfigError(f"{self._path or 'QueryBlockAttention'}: block is {cfg.block}, expected at least 1.")
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
-        q, k, v, q_tokens, k_tokens, bias, sinks, _ = inputs
+        q, k, v, q_tokens, k_tokens, bias, sinks, *_ = inputs
         length, keys = q.shape[1], k.shape[1]
 
         def block(start: int, stop: int) -> Array:
@@ -47,7 +47,7 @@ class QueryBlockAttention(AttentionKernel):
 
 def attend(inputs: AttentionInputs, scoring: Scoring) -> Array:
     """Returns attention of all queries to all keys."""
-    q, k, v, q_tokens, k_tokens, bias, sinks, _ = inputs
+    q, k, v, q_tokens, k_tokens, bias, sinks, *_ = inputs
     allowed = scoring.mask.allowed(q_tokens, k_tokens)[:, None, None]
     scores = scoring.scores(_products(q, k), q_tokens, k_tokens, bias)
     weights = _weights(scores, allowed, None if sinks is None else by_group(sinks, k.shape[2]))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from dovetail.ops import AttentionInputs, AttentionKernel, BlockwiseAttention, Mask, Parts, Scoring, Tokens
+from dovetail.ops import AttentionInputs, AttentionKernel, BlockwiseAttention, Mask, Parts, Scoring, Tokens, in_pairs
 
 from ._rules import ACTIVATIONS, Table
 from ._sequence_split import SequenceSplit, split_sequence
@@ -37,6 +37,10 @@ class GatheredAttention(AttentionKernel):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self._inner: AttentionKernel = cfg.inner.build(path=f"{self._path}.inner".removeprefix("."))
+
+    @property
+    def reads_pages(self) -> bool:
+        return self._inner.reads_pages
 
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         def inner(inputs: AttentionInputs, aligned: bool | Parts) -> Array:
@@ -154,6 +158,8 @@ class _Split:
             )
 
         keys, of_heads = self._spec(self.keys, self.key_heads), PartitionSpec(self.heads or None)
+        if inputs.pages is not None:  # Which are of all rows.
+            keys = PartitionSpec(None, None, self.key_heads or None)
         return inputs._replace(
             q=self._spec(self.seq, self.heads),
             k=keys,
@@ -162,6 +168,8 @@ class _Split:
             k_tokens=tokens(inputs.k_tokens, self.keys),
             bias=jax.tree.map(lambda _: of_heads, inputs.bias),
             sinks=jax.tree.map(lambda _: of_heads, inputs.sinks),
+            pages=None if inputs.pages is None else self._spec(),
+            pairs=None if inputs.pairs is None else keys,
         )
 
     def _spec(self, *after_batch: tuple[str, ...]) -> PartitionSpec:
@@ -176,4 +184,4 @@ class _Split:
         share = math.gcd(group, here)  # On every device, so many query heads that follow each other have one key head.
         heads = (jax.lax.axis_index(self.heads) * here + jnp.arange(0, here, share)) // group
         k, v = (jnp.take(each, heads, axis=2, mode="clip") for each in (inputs.k, inputs.v))
-        return inputs._replace(k=k, v=v)
+        return inputs._replace(k=k, v=v, pairs=None if inputs.pairs is None else in_pairs(k, v))

@@ -58,13 +58,17 @@ class MeshLayout(Layout):
         return any(axis in self._sizes for axis in self.mesh.rules.gathered)
 
     def constrain(self, x: Array, axes: Axes) -> Array:
+        return _laid(x, self.activation_partition(x.shape, axes), self)
+
+    def activation_partition(self, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
+        """Returns how an activation, or state, of this shape lies."""
         spec, used = list[_MeshAxes | None](), set[str]()
-        for size, axis in zip(x.shape, axes, strict=True):
+        for size, axis in zip(shape, axes, strict=True):
             wanted = (a for a in (self.activation_axes(axis) if axis else ()) if a not in used | self.local)
             found = _as_far_as_it_divides(size, tuple(wanted), self._sizes)
             used.update(found)
             spec.append(found or None)
-        return _laid(x, spec, self)
+        return PartitionSpec(*spec)
 
     def gather(self, value: Array, spec: ParamSpec) -> Array:
         if self.local:  # It was gathered on the way in.
@@ -120,10 +124,10 @@ class MeshLayout(Layout):
         return tuple(axis for axis in rules[name] if axis in self._sizes and axis != taken)
 
 
-def _laid(x: Array, axes: list[_MeshAxes | None], layout: MeshLayout) -> Array:
+def _laid(x: Array, spec: PartitionSpec, layout: MeshLayout) -> Array:
     """Constrains `x`, unless every device has all of it in any case."""
     free = layout.mesh.num_devices > layout.shards(tuple(layout.local))
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes)) if free else x
+    return jax.lax.with_sharding_constraint(x, spec) if free else x
 
 
 def layout_of(mesh: Mesh) -> MeshLayout | None:

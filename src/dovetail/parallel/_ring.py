@@ -55,6 +55,10 @@ class RingAttention(AttentionKernel):
             raise ConfigError(f"{self._path or 'RingAttention'}: block is {cfg.block}, expected at least 1.")
         self._inner: AttentionKernel = cfg.inner.build(path=f"{self._path}.inner".removeprefix("."))
 
+    @property
+    def reads_pages(self) -> bool:
+        return self._inner.reads_pages
+
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         def inner(inputs: AttentionInputs, aligned: bool | Parts) -> Array:
             return self._inner.attend(inputs, scoring, aligned)

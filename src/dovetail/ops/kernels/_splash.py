@@ -55,7 +55,7 @@ class SplashAttention(AttentionKernel):
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-        q, k, v, q_tokens, k_tokens, _, sinks, _ = inputs
+        q, k, v, q_tokens, k_tokens, _, sinks, *_ = inputs
         band = band_of(scoring.mask)
         assert band is not None
         segments = None

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a trained model to an engine."""
+
+from dovetail.train import Trained
+
+from ._engine import Engine
+from ._model_device import ModelDevice
+from ._programs import Serving
+
+
+def open_engine(trained: Trained, serving: Serving | None = None, engine: Engine.Config | None = None) -> Engine:
+    """Returns an engine for the model of a run, compiled, and not started yet: `with open_engine(trained) as engine`.
+
+    Args:
+        trained: as `load_trained` or `load_initial` give it; it says the mesh and the dtype.
+        serving: how much is served at once.
+    """
+    return (engine or Engine.Config()).build(path="engine", device=ModelDevice(serving or Serving(), trained))

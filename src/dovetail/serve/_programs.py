@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a served model, as pure functions, and the sizes of what they keep. Nothing is allocated here.
+
+Shape letters: R rows, T time, D model dim, V vocabulary, S slots, K alternatives.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import ConfigBase, ConfigError, replace_all
+from dovetail.module import State, call, merged, size_names, state_specs
+from dovetail.nn import DenseCache, PagedCache, page_window
+from dovetail.ops import AttentionKernel, PagedAttention, PreferredAttention
+from dovetail.parallel import decoding_layout
+from dovetail.train import Program, Trainer
+
+from ._apart import layers_apart
+from ._device import DeviceShape, Group
+from ._draw import Counts, Drawing, DrawParams, add_tokens, count_tokens, draw, greedy, make_counts, score
+from ._memory import fitting_tokens, free_bytes
+from ._store import Store
+
+_LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
+BIASED = 320  # Tokens of a row whose logits may be changed: 300 in OpenAI's interface.
+
+
+class Serving(ConfigBase):
+    """How much is served at once. All programs are compiled for these sizes before the first request."""
+
+    slots: int = 16  # Sequences that run at once.
+    page: int = 16  # Tokens of a page.
+    max_length: int | None = None  # Tokens of a sequence; None: as many as the model can have, 4096 at most.
+    tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
+    memory: float = 0.5  # Of what is free, for the state of sequences.
+    snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
+    rows: tuple[int, ...] = (1, 4, 16, 64, 256)  # Numbers of sequences in a step, as far as there are slots.
+    chunks: tuple[int, ...] = (16, 64, 256)  # Numbers of tokens of a prompt in a step.
+    max_logprobs: int = 20  # Alternatives of a token that can be reported.
+    apart: bool | None = None  # Whether each layer is compiled by itself; None: on CPUs.
+
+    def check(self) -> None:
+        """Raises if a value makes no sense."""
+        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ConfigError(f"{name} is {value}, expected at least {smallest}.")
+        if not 0 < self.memory <= 1:
+            raise ConfigError(f"memory is {self.memory}, expected a share: more than 0, at most 1.")
+        for name, smallest in {"rows": 1, "chunks": 2}.items():
+            values = getattr(self, name)
+            if not values or list(values) != sorted(set(values)) or values[0] < smallest:
+                raise ConfigError(f"{name} is {values}, expected ascending numbers from {smallest} on.")
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Numbers of rows of a step of decoding; the last has room for all slots."""
+        return (*(count for count in self.rows if count < self.slots), self.slots)
+
+
+class Key(NamedTuple):
+    """A program, and the rows and tokens that it is for."""
+
+    name: str
+    rows: int = 1
+    time: int = 1
+
+
+class ServedModel:
+    """A model in pages, as programs take it.
+
+    Args:
+        cfg: of the run.
+        devices: those that are only described, to compile for them; None: those that are here.
+        room: bytes for the state of sequences; None: a share of what is free.
+    """
+
+    def __init__(self, cfg: Trainer.Config, serving: Serving, devices: Any = None, *, room: int | None = None) -> None:
+        serving.check()
+        self.serving, self.source = serving, cfg.model
+        probe = Program(cfg, devices, trains=False)
+        for method in ("hidden", "head_logits", "max_length"):
+            if not hasattr(probe.model, method):
+                raise ConfigError(
+                    f"{probe.model!r} cannot be served: it has no method `{method}`, as a language model has."
+                )
+        self.is_apart = probe.devices.platform == "cpu" if serving.apart is None else serving.apart
+        model = layers_apart(cfg.model) if self.is_apart else cfg.model
+        self.program = Program(cfg.set(model=_in_pages(model, serving.page)), devices, trains=False)
+        self._layout = decoding_layout(cfg.mesh)
+        self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
+        self.params = _merged_params(self.program)  # Their shapes.
+        self.shape = self._shape(room)
+        self._stores: dict[int, Store] = {}
+
+    @functools.cached_property
+    def _length(self) -> int:
+        with self.program.devices.ambient():
+            longest, _ = call(self.program.model, self.params, method="max_length")
+        length = self.serving.max_length or min(longest or _LONGEST, _LONGEST)
+        if longest is not None and length > longest:
+            raise ConfigError(f"max_length is {length}, but the model has {longest} positions. Use {longest} or less.")
+        return length
+
+    def _shape(self, room: int | None) -> DeviceShape:
+        serving, length = self.serving, self._length
+        names = self._size_names
+        groups = sorted(name for name in names if name.startswith("pages"))
+        one = self._specs(1, dict.fromkeys(groups, 1))
+        store = Store(one, one)
+        if room is None:
+            free = free_bytes(self.program.devices.all)
+            room = None if free is None else int(free * serving.memory)
+        page_bytes = {name: store.page_bytes(name) for name in groups}
+        copies = (2 * serving.slots if serving.snapshots is None else serving.snapshots) if store.has_row_state else 0
+        if room is not None:
+            room -= store.row_bytes() * (serving.slots + copies)
+        tokens = fitting_tokens(serving.tokens or serving.slots * length, length, page_bytes, serving.page, room)
+        pages = {name: _pages(serving, tokens, length, page_window(name)) for name in groups}
+        self.page_bytes, self.row_bytes = page_bytes, store.row_bytes()
+        return DeviceShape(
+            slots=serving.slots,
+            page=serving.page,
+            groups=tuple(Group(name, page_window(name), pages[name]) for name in groups),
+            snapshots=copies,
+            has_row_state=store.has_row_state,
+            max_length=length,
+            vocab_size=self._vocab_size(),
+            rows=serving.row_counts,
+            chunks=_chunks(serving, length),
+            max_logprobs=serving.max_logprobs,
+        )
+
+    @functools.cached_property
+    def _size_names(self) -> set[str]:
+        ids, given = _abstract_inputs(1, 1)
+        with self.program.devices.ambient():
+            options = {"sizes": {"batch": 1}, "method": "hidden", **given, **self._options}
+            return size_names(self.program.model, self.params, ids, **options)
+
+    def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
+        width = -(-self._length // self.serving.page)
+        sizes = {name: width for name in self._size_names if name.startswith("row_pages")}
+        sizes |= {"batch": rows, "capacity": self._length, **pages}
+        ids, given = _abstract_inputs(rows, 1)
+        with self.program.devices.ambient():
+            options = {"sizes": sizes, "method": "hidden", **given, **self._options}
+            return state_specs(self.program.model, self.params, ids, **options)
+
+    def store(self, rows: int) -> Store:
+        """Returns how state is kept, for calls of so many rows."""
+        if rows not in self._stores:
+            pages = {group.name: group.pages for group in self.shape.groups}
+            total = self._specs(self.shape.slots + self.shape.snapshots, pages)
+            self._stores[rows] = Store(self._specs(rows, pages), total)
+        return self._stores[rows]
+
+    def _vocab_size(self) -> int:
+        ids, _ = _abstract_inputs(1, 1)
+
+        def logits(params: Any, ids: Array) -> Array:
+            return call(self.program.model, params, ids, **self._options)[0]
+
+        with self.program.devices.ambient():
+            return jax.eval_shape(logits, self.params, ids).shape[-1]
+
+    def make_state(self) -> State:
+        """Returns the state of all slots before the first call."""
+        return self.store(1).make()
+
+    def make_tokens(self) -> tuple[Array, Counts]:
+        """Returns the tokens drawn last, and which have been in each slot, before the first call."""
+        return jnp.zeros(self.shape.slots, jnp.int32), make_counts(self.shape.slots, self.shape.vocab_size)
+
+    def state_shardings(self) -> Any:
+        """Returns where the state lies; None on one device."""
+        return self.store(1).shardings(self._layout, self.program.devices.mesh)
+
+    def keys(self) -> Iterator[Key]:
+        """Yields all programs that there are, those that take longest to compile first."""
+        shape = self.shape
+        for chunk in reversed(shape.chunks):
+            yield Key("layers", 1, chunk)
+        for rows in reversed(shape.rows):
+            yield Key("layers", rows, 1)
+        if 1 not in shape.rows:
+            yield Key("layers", 1, 1)
+        for rows in {1, *shape.rows}:
+            yield from (Key("greedy", rows), Key("draw", rows))
+        for chunk in (*shape.chunks, 1):
+            yield Key("score", 1, chunk)
+        yield Key("count")
+        if shape.has_row_state and shape.snapshots:
+            yield Key("save")
+
+    def function(self, key: Key) -> tuple[Callable[..., Any], tuple[int, ...]]:
+        """Returns a program, and which of its arguments it takes the memory of."""
+        match key.name:
+            case "layers":
+                return functools.partial(self._layers, key), (1,)
+            case "greedy":
+                return self._greedy, (2,)
+            case "draw":
+                return self._draw, (2, 3)
+            case "score":
+                return self._score, ()
+            case "count":
+                return count_tokens, (0,)
+            case _:
+                return self.store(1).copied, (0,)
+
+    def _layers(
+        self,
+        key: Key,
+        params: Any,
+        state: State,
+        last: Array,
+        ids: Array,
+        rows: Mapping[str, Array],
+        tables: Mapping[str, Array],
+        step: Array,
+    ) -> tuple[Array, Array, State]:
+        """Runs the layers on `[R, T]` tokens; returns `[R, T, D]`, its last token of each row, and the state."""
+        store, slots, count = self.store(key.rows), rows["slots"], rows["count"]
+        first = jnp.where(rows["follows"], jnp.take(last, slots, mode="clip"), ids[:, 0])
+        ids = jnp.concatenate([first[:, None], ids[:, 1:]], axis=1)
+        given = store.rows(state, rows["source"], rows["fresh"], tables)
+        options = {"method": "hidden", "lengths": count, "start": rows["start"], "step": step, **self._options}
+        hidden, collected = call(self.program.model, params, ids, state=given, **options)
+        end = jnp.maximum(count - 1, 0)[:, None, None]
+        final = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
+        return hidden, final, store.written(state, collected.state or {}, slots)
+
+    def _logits(self, params: Any, hidden: Array) -> Array:
+        return call(self.program.model, params, hidden, method="head_logits", **self._options)[0]
+
+    def _greedy(self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array) -> tuple[Array, Array]:
+        tokens = greedy(self._logits(params, hidden))
+        return tokens, _remembered(last, slots, draws, tokens)
+
+    def _draw(
+        self, params: Any, hidden: Array, last: Array, counts: Counts, slots: Array, draws: Array, how: DrawParams
+    ) -> tuple[Drawing, Array, Counts]:
+        drawing = draw(self._logits(params, hidden), how, counts, slots, alternatives=self.shape.max_logprobs)
+        counted = add_tokens(counts, jnp.where(draws, slots, -1), drawing.tokens)
+        return drawing, _remembered(last, slots, draws, drawing.tokens), counted
+
+    def _score(self, params: Any, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
+        return score(self._logits(params, hidden[0]), targets[0], self.shape.max_logprobs)
+
+    def inputs(self, key: Key) -> tuple[Any, ...]:
+        """Returns the shapes of the arguments of a program."""
+        state, (last, counts) = jax.eval_shape(self.make_state), jax.eval_shape(self.make_tokens)
+        places = self.state_shardings()
+        if places is not None:
+            state = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=places[path]) for path, x in state.items()}
+        ids, one = _int((key.rows, key.time)), _int((key.rows,))
+        flags = jax.ShapeDtypeStruct((key.rows,), jnp.bool)
+        match key.name:
+            case "layers":
+                rows = dict.fromkeys(("slots", "source", "start", "count"), one) | {"fresh": flags, "follows": flags}
+                tables = {group.name: _int((key.rows, self.shape.row_pages)) for group in self.shape.groups}
+                return self.params, state, last, ids, rows, tables, _int(())
+            case "greedy":
+                return self.params, self._hidden(key.rows), last, one, flags
+            case "draw":
+                return (
+                    self.params,
+                    self._hidden(key.rows),
+                    last,
+                    counts,
+                    one,
+                    flags,
+                    _abstract_draw(self.shape, key.rows),
+                )
+            case "score":
+                return self.params, self._hidden(1, key.time), ids
+            case "count":
+                padded = _int((self.shape.max_length,))
+                return counts, _int(()), padded, padded
+            case _:
+                return state, _int(()), _int(())
+
+    def _hidden(self, *shape: int) -> Any:
+        hidden, _, _ = self._hidden_shape
+        return jax.ShapeDtypeStruct((*shape, hidden.shape[-1]), hidden.dtype)
+
+    @functools.cached_property
+    def _hidden_shape(self) -> Any:
+        key = Key("layers", 1, 1)
+        with self.program.devices.ambient():
+            return jax.eval_shape(self.function(key)[0], *self.inputs(key))
+
+
+def _merged_params(program: Program) -> Any:
+    state = program.abstract_state()
+    return merged(state.params, state.run_state)
+
+
+def _in_pages(cfg: Any, page: int) -> Any:
+    """Returns a model whose caches are in pages, with kernels that read them."""
+    paged = replace_all(DenseCache.Config, PagedCache.Config(page=page), missing="ok")(cfg)
+
+    def reads_pages(old: AttentionKernel.Config) -> AttentionKernel.Config:
+        return PreferredAttention.Config(kernels=(PagedAttention.Config(), old))
+
+    return replace_all(AttentionKernel.Config, reads_pages, missing="ok")(paged)
+
+
+def _pages(serving: Serving, tokens: int, length: int, window: int | None) -> int:
+    """Returns how many pages a group has: page 0, which nobody uses, and as many as sequences can fill."""
+    whole = -(-tokens // serving.page)
+    if window is None:
+        return 1 + whole
+    chunk = max(_chunks(serving, length))
+    each = min(-(-(window + chunk) // serving.page) + 2, -(-length // serving.page))
+    return 1 + min(whole, max(each * serving.slots, each))
+
+
+def _chunks(serving: Serving, length: int) -> tuple[int, ...]:
+    """Returns the chunks of prompts that a sequence of this length can have; one at least."""
+    found = tuple(chunk for chunk in serving.chunks if chunk < length)
+    return found or serving.chunks[:1]
+
+
+def _remembered(last: Array, slots: Array, draws: Array, tokens: Array) -> Array:
+    return last.at[jnp.where(draws, slots, last.shape[0])].set(tokens, mode="drop")
+
+
+def _real(shape: tuple[int, ...]) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _int(shape: tuple[int, ...]) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
+    return _int((rows, time)), {"lengths": _int((rows,)), "start": _int((rows,))}
+
+
+def _abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
+    real, ints, mask = _real((rows,)), _int((rows,)), _int((rows, -(-shape.vocab_size // 32)))
+    seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
+    biases = (_int((rows, BIASED)), _real((rows, BIASED)))
+    return DrawParams(real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)
