@@ -63,6 +63,7 @@ def test_what_can_be_told_without_jax_is_told_before_it_is_imported():
         ["train", "nowhere.py:f"],
         ["eval", "nowhere"],
         ["generate", "nowhere", "The whale"],
+        ["serve", "nowhere"],
     ]
     program = f"""
 import sys

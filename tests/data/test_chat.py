@@ -213,6 +213,13 @@ def test_generation_prompt_can_be_left_out():
     )
 
 
+def test_tools_and_options_reach_the_template_and_change_nothing_else():
+    template = ChatTemplate(files_of("{{ tools | tojson }} {{ mood }} {{ messages | length }} {{ eos_token }}"))
+    options = {"mood": "calm", "messages": "none", "tools": "none", "eos_token": "none"}
+    assert template.render(MESSAGES, tools=[{"name": "é"}], options=options) == '[{"name": "é"}] calm 4 </s>'
+    assert template.render(MESSAGES) == "null  4 </s>"
+
+
 def test_dates_are_those_of_this_process(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")  # The process that renders sees no environment.
     time.tzset()

@@ -155,8 +155,8 @@ def test_more_tokens_at_once_than_there_is_room_for_are_refused(kind):
     cfg, sizes, _ = CACHES[kind]
     cache = cfg.set(**KEPT).build(path="cache")
     values, tokens = {"x": X, "y": X[..., 0, 0]}, Tokens(jnp.arange(LENGTH)[None])
+    few = {name: 4 // getattr(cfg, "page", 4) if "row" in name else size for name, size in sizes.items()}
     with pytest.raises(ModuleError) as e:
-        few = {name: 4 // getattr(cfg, "page", 4) if "row" in name else size for name, size in sizes.items()}
         started(cache, {}, values, tokens, sizes={"batch": ROWS, **few, "capacity": 4})
     assert str(e.value) == f"cache ({type(cache).__name__}): 6 tokens do not fit into a capacity of 4."
 

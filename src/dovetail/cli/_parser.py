@@ -15,6 +15,7 @@ from ._generate import add_generate
 from ._import import add_import
 from ._list import add_list
 from ._loc import add_loc
+from ._serve import add_serve
 from ._show import add_show
 from ._train import add_train
 
@@ -22,7 +23,7 @@ _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kern
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _CODE = "a file, or a module, with code of your own that the config of a run names"
-_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "compile", "export")
+_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "serve", "compile", "export")
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, hf:DIRECTORY, or the directory of a run",
     "run_directory": "the directory of a run, or hf:DIRECTORY for a published model",
@@ -53,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
     add_eval(_placed(command("eval", "Evaluate a trained model on its held-out data.", recipe="run_directory")))
     add_generate(_placed(command("generate", "Continue a prompt with a trained model.")))
+    serve = command("serve", "Serve a trained model: OpenAI's interface, and a page to chat on.", reports=False)
+    add_serve(_placed(serve))
     add_import(_placed(command("import", "Make a run of a published model.", reports=False)))
     add_export(command("export", "Publish the model of a run: files that transformers and vLLM load.", reports=False))
     add_compile(command("compile", "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))

@@ -39,16 +39,26 @@ class ChatTemplate:
         self._tokens = {name: _token(name, config[name]) for name in _TOKENS if config.get(name) is not None}
         self._seconds = seconds
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """Returns messages (`{"role": ..., "content": ...}`) as text, as `apply_chat_template` of transformers does.
 
         Args:
+            tools: that the model may call, as JSON schemas of functions.
+            options: more values that the template knows by name.
             add_generation_prompt: the text ends where the answer of the model begins.
         """
         values = {
+            **(options or {}),
             **self._tokens,
             "messages": _messages(messages),
-            "tools": None,
+            "tools": None if tools is None else list(tools),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -135,7 +145,7 @@ def _token(name: str, found: Any) -> str:
     return content
 
 
-def _messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns messages as templates expect them: without what is None, and what was thought under each name for it."""
     if not messages:
         raise ConfigError("a chat has no messages. Give it at least one.")

@@ -135,11 +135,18 @@ def layout_of(mesh: Mesh) -> MeshLayout | None:
     return MeshLayout(mesh) if mesh.num_devices > 1 else None
 
 
-def decoding_layout(mesh: Mesh) -> MeshLayout | None:
-    """Returns the layout of a mesh for calls of one token each, which no device can split: as `layout_of` otherwise."""
+def decoding_layout(mesh: Mesh, *, split_rows: bool = True) -> MeshLayout | None:
+    """Returns the layout of a mesh for calls of one token each, which no device can split: as `layout_of` otherwise.
+
+    Args:
+        split_rows: whether devices share the rows of a call; if not, there may be any number, and each has all.
+    """
     table = mesh.rules.activations
     along = set(table["seq"])
     whole = {name: tuple(axis for axis in table[name] if axis not in along) for name in ("seq", "stream")}
+    if not split_rows:
+        rows = set(table["batch"])
+        whole |= {"batch": (), "stream": tuple(axis for axis in whole["stream"] if axis not in rows)}
     return layout_of(mesh.set(rules=mesh.rules.set(activations={**table, **whole})))
 
 

@@ -100,6 +100,7 @@ class ModelDevice(Device):
         """Returns parameters of the run as the programs take them."""
         if self._model.is_apart:
             params = params_apart(self._model.source, params, self._model.program.model)
+        params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, self._model.params)
         places = self._model.program.shardings
         return params if places is None else jax.device_put(params, merged(places.params, places.run_state))
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import ConfigBase, ConfigError, replace_all
-from dovetail.module import State, call, merged, size_names, state_specs
+from dovetail.module import State, call, merged, size_names, specs, state_specs
 from dovetail.nn import DenseCache, PagedCache, page_window
-from dovetail.ops import AttentionKernel, PagedAttention, PreferredAttention
+from dovetail.ops import AttentionKernel, PagedAttention, PreferredAttention, RaggedPagedAttention
 from dovetail.parallel import decoding_layout
 from dovetail.train import Program, Trainer
 
@@ -25,6 +25,8 @@ from ._draw import Counts, Drawing, DrawParams, add_tokens, count_tokens, draw, 
 from ._memory import fitting_tokens, free_bytes
 from ._store import Store
 
+# Kernels that read pages, the best first, by platform; `PagedAttention`, for all platforms, comes after them.
+_KERNELS: Mapping[str, tuple[AttentionKernel.Config, ...]] = {"tpu": (RaggedPagedAttention.Config(),)}
 _LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
 BIASED = 320  # Tokens of a row whose logits may be changed: 300 in OpenAI's interface.
 
@@ -91,12 +93,15 @@ class ServedModel:
                 )
         self.is_apart = probe.devices.platform == "cpu" if serving.apart is None else serving.apart
         model = layers_apart(cfg.model) if self.is_apart else cfg.model
-        self.program = Program(cfg.set(model=_in_pages(model, serving.page)), devices, trains=False)
-        self._layout = decoding_layout(cfg.mesh)
+        paged = _in_pages(model, serving.page, probe.devices.platform)
+        self.program = Program(cfg.set(model=paged), devices, trains=False)
+        self._layout = decoding_layout(cfg.mesh, split_rows=False)
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
         self.shape = self._shape(room)
-        self._stores: dict[int, Store] = {}
+        pages = {group.name: group.pages for group in self.shape.groups}
+        total = self._specs(self.shape.slots + self.shape.snapshots, pages)
+        self._stores = {rows: Store(self._specs(rows, pages), total) for rows in {1, *self.shape.rows}}
 
     @functools.cached_property
     def _length(self) -> int:
@@ -154,10 +159,6 @@ class ServedModel:
 
     def store(self, rows: int) -> Store:
         """Returns how state is kept, for calls of so many rows."""
-        if rows not in self._stores:
-            pages = {group.name: group.pages for group in self.shape.groups}
-            total = self._specs(self.shape.slots + self.shape.snapshots, pages)
-            self._stores[rows] = Store(self._specs(rows, pages), total)
         return self._stores[rows]
 
     def _vocab_size(self) -> int:
@@ -202,7 +203,7 @@ class ServedModel:
         """Returns a program, and which of its arguments it takes the memory of."""
         match key.name:
             case "layers":
-                return functools.partial(self._layers, key), (1,)
+                return functools.partial(self._layers, self.store(key.rows)), (1,)
             case "greedy":
                 return self._greedy, (2,)
             case "draw":
@@ -216,7 +217,7 @@ class ServedModel:
 
     def _layers(
         self,
-        key: Key,
+        store: Store,
         params: Any,
         state: State,
         last: Array,
@@ -226,7 +227,7 @@ class ServedModel:
         step: Array,
     ) -> tuple[Array, Array, State]:
         """Runs the layers on `[R, T]` tokens; returns `[R, T, D]`, its last token of each row, and the state."""
-        store, slots, count = self.store(key.rows), rows["slots"], rows["count"]
+        slots, count = rows["slots"], rows["count"]
         first = jnp.where(rows["follows"], jnp.take(last, slots, mode="clip"), ids[:, 0])
         ids = jnp.concatenate([first[:, None], ids[:, 1:]], axis=1)
         given = store.rows(state, rows["source"], rows["fresh"], tables)
@@ -254,8 +255,17 @@ class ServedModel:
         return score(self._logits(params, hidden[0]), targets[0], self.shape.max_logprobs)
 
     def inputs(self, key: Key) -> tuple[Any, ...]:
-        """Returns the shapes of the arguments of a program."""
-        state, (last, counts) = jax.eval_shape(self.make_state), jax.eval_shape(self.make_tokens)
+        """Returns the shapes of the arguments of a program, and where they lie: on every device, if nothing else."""
+        everywhere = self.program.devices.everywhere
+
+        def placed(x: Any) -> Any:
+            place = everywhere if x.sharding is None else x.sharding
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+
+        return jax.tree.map(placed, self._inputs(key))
+
+    def _inputs(self, key: Key) -> tuple[Any, ...]:
+        state, (last, counts) = jax.eval_shape(self.store(1).make), jax.eval_shape(self.make_tokens)
         places = self.state_shardings()
         if places is not None:
             state = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=places[path]) for path, x in state.items()}
@@ -298,16 +308,24 @@ class ServedModel:
 
 
 def _merged_params(program: Program) -> Any:
+    """Returns the shapes of parameters in the dtype in which modules read them: no step casts what never changes."""
     state = program.abstract_state()
-    return merged(state.params, state.run_state)
+
+    def read(spec: Any, leaf: Any) -> Any:
+        dtype = jax.eval_shape(lambda x: spec.as_read(x, program.dtype), leaf).dtype
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
+
+    return merged(jax.tree.map(read, specs(program.model), state.params), state.run_state)
 
 
-def _in_pages(cfg: Any, page: int) -> Any:
+def _in_pages(cfg: Any, page: int, platform: str) -> Any:
     """Returns a model whose caches are in pages, with kernels that read them."""
-    paged = replace_all(DenseCache.Config, PagedCache.Config(page=page), missing="ok")(cfg)
+    kernels = _KERNELS.get(platform, ())
+    cache = PagedCache.Config(page=page, paired=RaggedPagedAttention.Config() in kernels)
+    paged = replace_all(DenseCache.Config, cache, missing="ok")(cfg)
 
     def reads_pages(old: AttentionKernel.Config) -> AttentionKernel.Config:
-        return PreferredAttention.Config(kernels=(PagedAttention.Config(), old))
+        return PreferredAttention.Config(kernels=(*kernels, PagedAttention.Config(), old))
 
     return replace_all(AttentionKernel.Config, reads_pages, missing="ok")(paged)
 

@@ -158,4 +158,5 @@ def _interpreted(interpret: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     from jax.experimental.pallas import tpu
 
-    return tpu.force_tpu_interpret_mode()
+    how: Any = True  # As in `pallas_call`: the mode that simulates memory cannot reshape a reference (jax 0.10).
+    return tpu.force_tpu_interpret_mode(how)

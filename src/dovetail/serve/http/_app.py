@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build_app`: the addresses of the server."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ._chat import chat
+from ._completions import completions
+from ._errors import ApiError, on_error
+from ._fields import Fields
+from ._guard import Guard, Keys
+from ._metrics import CONTENT_TYPE
+from ._page import page
+from ._respond import endpoint, json_response
+from ._sampling import check_model
+from ._served import Served
+from ._tokens import detokenize, tokenize
+
+_LOG = logging.getLogger("dovetail.serve")
+
+
+def build_app(served: Served, keys: Sequence[str] = ()) -> ASGIApp:
+    """Returns the server of a model, as an ASGI application.
+
+    Args:
+        keys: of which a request must have one. Without any, only this machine is served.
+    """
+    posts = {
+        "/v1/completions": completions,
+        "/v1/chat/completions": chat,
+        "/v1/embeddings": _embeddings,
+        "/tokenize": tokenize,
+        "/detokenize": detokenize,
+    }
+    app = Starlette(
+        routes=[
+            *(Route(path, endpoint(answer), methods=["POST"]) for path, answer in posts.items()),
+            Route("/v1/models", _models),
+            Route("/v1/models/{name:path}", _model),
+            Route("/health", _health),
+            Route("/metrics", _metrics),
+            Route("/admin/reload", _Reload(bool(keys)).respond, methods=["POST"]),
+            Route("/", page),
+        ],
+        exception_handlers={HTTPException: on_error, ApiError: on_error},
+    )
+    app.state.served = served
+    return Guard(app, served, Keys(keys))
+
+
+def _card(served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "dovetail",
+        "max_model_len": served.max_length,
+        "has_chat_template": served.has_chat,
+    }
+
+
+async def _models(request: HttpRequest) -> Response:
+    return json_response({"object": "list", "data": [_card(request.app.state.served)]})
+
+
+async def _model(request: HttpRequest) -> Response:
+    served: Served = request.app.state.served
+    served.check_model(request.path_params["name"])
+    return json_response(_card(served))
+
+
+async def _health(request: HttpRequest) -> Response:
+    served: Served = request.app.state.served
+    status = "draining" if served.is_draining else "ok" if served.engine.is_running else "failed"
+    return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+
+async def _metrics(request: HttpRequest) -> Response:
+    return Response(request.app.state.served.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+async def _embeddings(served: Served, fields: Fields) -> Response:
+    check_model(fields, served)
+    message = f"The model {served.name!r} writes text, it makes no embeddings."
+    raise ApiError(404, message, param="model", code="model_not_found")
+
+
+class _Reload:
+    """`POST /admin/reload`: the newest parameters of the run; one at a time."""
+
+    def __init__(self, has_keys: bool) -> None:
+        self._has_keys, self._lock = has_keys, asyncio.Lock()
+
+    async def respond(self, request: HttpRequest) -> Response:
+        if not self._has_keys:
+            message = "Without an API key, a server is told to reload by the signal SIGHUP alone."
+            return ApiError(403, message, code="needs_api_key").response
+        async with self._lock:
+            return json_response({"status": "ok", "step": await reloaded(request.app.state.served)})
+
+
+async def reloaded(served: Served) -> int:
+    """Has the newest parameters of the run served, and returns the step they are of."""
+    if served.reload is None:
+        raise ApiError(400, f"The model {served.name!r} is not of a run, which could have newer parameters.")
+    try:
+        step = await asyncio.to_thread(served.reload)
+    except Exception as e:
+        _LOG.error("Nothing was reloaded.", exc_info=e)
+        raise ApiError(500, f"Nothing was reloaded, the model is as it was: {e}", code="reload_failed") from e
+    _LOG.warning("Serving the parameters of step %d.", step)
+    return step

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Chromium without a window, driven through its debugging pipe: nothing has to be installed besides."""
+
+import base64
+import json
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # Tests may run as root. The page is ours.
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--remote-debugging-pipe",
+    "--window-size=1000,800",
+)
+_KEYS = {"Enter": (13, "\r"), "Escape": (27, "")}
+
+
+class Browser:
+    """One page of a browser."""
+
+    def __init__(self, program: str, directory: Path) -> None:
+        self._program, self._directory = program, directory
+        self._count, self._rest, self._session = 0, b"", None
+        self._events: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "Browser":
+        (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
+        command = f'exec "$0" "$@" 3<&{reads} 4>&{writes}'
+        arguments = ["bash", "-c", command, self._program, *_FLAGS, f"--user-data-dir={self._directory}", "about:blank"]
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(arguments, pass_fds=(reads, writes), stdout=null, stderr=null)
+        os.close(reads)
+        os.close(writes)
+        (page,) = (each for each in self._call("Target.getTargets")["targetInfos"] if each["type"] == "page")
+        attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        os.close(self._to)
+        os.close(self._from)
+
+    def open(self, url: str) -> None:
+        self._events.clear()
+        self._call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'")
+
+    def run(self, code: str) -> Any:
+        """Returns the value of an expression in the page."""
+        found = self._call("Runtime.evaluate", expression=code, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait(self, code: str, seconds: float = 10.0) -> None:
+        """Waits until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.run(f"Boolean({code})"):
+            assert time.monotonic() < end, f"{code}\n{self.run('document.body.innerText')}"
+            time.sleep(0.02)
+
+    def type(self, text: str) -> None:
+        """Types into what has the focus."""
+        self._call("Input.insertText", text=text)
+
+    def key(self, name: str) -> None:
+        number, text = _KEYS[name]
+        options = {"key": name, "code": name, "windowsVirtualKeyCode": number}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **options)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **options)
+
+    def size(self, width: int, height: int, *, mobile: bool = False) -> None:
+        options = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+        self._call("Emulation.setDeviceMetricsOverride", **options)
+
+    def shot(self, file: Path) -> None:
+        """Writes a picture of the page."""
+        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+
+    def errors(self) -> list[str]:
+        """What the page has complained about since it was opened: exceptions, and what its policy forbids."""
+        found = [event["params"] for event in self._events]
+        is_error = [each.get("entry", {}).get("level") == "error" or "exceptionDetails" in each for each in found]
+        return [json.dumps(each) for each, is_one in zip(found, is_error, strict=True) if is_one]
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": params}
+        message |= {} if self._session is None else {"sessionId": self._session}
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._count:
+                assert "error" not in answer, (method, answer["error"])
+                return answer["result"]
+            self._events.append(answer)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._from], [], [], 60)
+            assert ready, "the browser does not answer"
+            read = os.read(self._from, 1 << 16)
+            assert read, "the browser has ended"
+            self._rest += read
+        first, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(first)
