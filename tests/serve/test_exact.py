@@ -14,14 +14,14 @@ from support.served import SMALL, Reference, check_answer, prompts, trained
 # Of each kind of state one: keys and values; with windows, soft caps, sinks; latent; recurrent, with experts.
 DEFAULT = ["llama3-tiny", "gemma3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny", "hybrid-tiny", "qwen3-next-tiny"]
 TINY = [name for name in RECIPES if name.endswith("-tiny")]
-VOCAB, OUTPUT = 256, 10
+VOCAB, OUTPUT, LENGTH = 256, 10, 48
 
 
 def requests(seed: int, count: int) -> list[Request]:
     """Returns requests that are drawn in all ways, every third one greedily."""
     rng = np.random.default_rng(seed)
     made: list[Request] = []
-    for i, tokens in enumerate(prompts(rng, count, VOCAB, SMALL.max_length - OUTPUT)):
+    for i, tokens in enumerate(prompts(rng, count, VOCAB, LENGTH - OUTPUT)):
         how = Draw(temperature=0.0)
         if i % 3:
             how = Draw(
@@ -57,7 +57,7 @@ def check_engine(name: str, seed: int, mesh: Mesh | None = None, count: int = 9)
         assert all(each.used == 0 for each in usage.values()), "no page is left behind"
     with Engine.Config(prefix_cache=False).build(device=device) as engine:
         alone = [engine.submit(request).result(120) for request in wanted]
-    reference = Reference(model, SMALL.max_length or 0)
+    reference = Reference(model, LENGTH)
     for request, together, single in zip(wanted, answers, alone, strict=True):
         assert [token.id for token in together.tokens] == [token.id for token in single.tokens]
         assert together.finish == single.finish == "length"

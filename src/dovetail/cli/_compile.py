@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail compile RECIPE --on HARDWARE`: what the real compiler makes of a training step."""
+"""`dovetail compile RECIPE --on HARDWARE`: what the real compiler makes of a training step, or of serving."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from typing import Any
 
 from dovetail.hardware import hardware
 
+from ._compile_serving import compile_serving
 from ._resolve import resolve
 
 _SHOWN = 12  # Rows of the table of memory.
@@ -20,6 +21,9 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-cache", action="store_true", help="compile again, though config and versions are the same"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="of serving, not of training: serving.slots=16 and others say how"
+    )
     parser.set_defaults(run=_compile)
 
 
@@ -28,6 +32,10 @@ def _compile(args: argparse.Namespace) -> int:
     found = hardware(args.on)
     # Only CPUs are compiled for as devices that are here; others are described.
     virtual = found.chip.platform == "cpu"
+    if args.serve:
+        report, text = compile_serving(args.recipe, args.overrides, found, virtual=virtual)
+        print(json.dumps({"recipe": args.recipe, **report}, indent=2) if args.json else text)
+        return 0 if report["fits"] else _TOO_LARGE
     run = resolve(args.recipe, args.overrides, on=args.on, devices=virtual, weights=False)
     from dovetail.plan import compiled
 

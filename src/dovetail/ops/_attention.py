@@ -17,7 +17,7 @@ from jax import Array
 from dovetail.config import Component
 
 from ._kernel_choice import Support
-from ._masks import Mask, Tokens
+from ._masks import Mask, Tokens, window_of
 from ._score_bias import ScoreBias
 from ._work import Work, is_counted, stated
 
@@ -151,7 +151,8 @@ class AttentionKernel(Component, abc.ABC):
         if pages is not None and not self.reads_pages:
             k, v, pages, pairs = rows_of_pages(k, pages), rows_of_pages(v, pages), None, None
         if is_counted():
-            return stated(attention_work(q, k, v, mask, aligned), _result(q, v), q, k, v)
+            keys = k.shape[1] if pages is None else k.shape[1] * pages.shape[1]
+            return stated(attention_work(q, keys, v, mask, aligned), _result(q, v), q, k, v)
         inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages, pairs)
         return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
 
@@ -208,11 +209,11 @@ def by_group(per_head: Array, num_groups: int) -> Array:
     return per_head.astype(jnp.float32).reshape(1, num_groups, -1, 1, 1)
 
 
-def attention_work(q: Array, k: Array, v: Array, mask: Mask, aligned: bool | Parts) -> Work:
+def attention_work(q: Array, keys: int, v: Array, mask: Mask, aligned: bool | Parts) -> Work:
     """Returns what attention takes: two products for each pair of a query and a key. Documents are not known here."""
     rows, queries, heads, dim = q.shape
-    pairs = queries * k.shape[1]
-    seen = _pairs(mask, queries) if aligned is True else pairs
+    pairs = queries * keys
+    seen = _pairs(mask, queries) if aligned is True else queries * min(keys, window_of(mask) or keys)
     each = 2 * rows * heads * (dim + v.shape[-1])
     return Work(each * seen, each * pairs)
 

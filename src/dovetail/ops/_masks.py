@@ -135,6 +135,18 @@ class And(Mask):
         return max(a, c), min(b, d)
 
 
+def window_of(mask: Mask) -> int | None:
+    """Returns how far back a mask lets a query look, as far as it is known; None: any distance."""
+    match mask:
+        case SlidingWindow(size):
+            return size
+        case And(a, b):
+            found = [window for window in (window_of(a), window_of(b)) if window is not None]
+            return min(found) if found else None
+        case _:
+            return None
+
+
 @dataclass(frozen=True)
 class Or(Mask):
     """What either mask allows."""

@@ -15,7 +15,7 @@ from dovetail.config import ConfigError
 
 from ._attention import MASKED, AttentionInputs, AttentionKernel, Parts, Scoring, by_group, from_pairs
 from ._kernel_choice import Support
-from ._masks import EMPTY, And, Mask, SlidingWindow, Tokens
+from ._masks import EMPTY, Mask, Tokens, window_of
 
 
 class _Sums(NamedTuple):
@@ -128,21 +128,9 @@ def _blocks(queries: Tokens, mask: Mask, size: int, count: int) -> tuple[Array, 
     """
     real = queries.index != EMPTY
     last = jnp.max(jnp.where(real, queries.index, -1)) // size + 1
-    window = _window(mask)
+    window = window_of(mask)
     if window is None:
         return jnp.zeros((), jnp.int32), jnp.minimum(last, count)
     least = jnp.min(jnp.where(real, queries.index, EMPTY))
     first = jnp.where(least == EMPTY, 0, jnp.maximum(least - window + 1, 0) // size)
     return jnp.minimum(first, count), jnp.minimum(last, count)
-
-
-def _window(mask: Mask) -> int | None:
-    """Returns how far back a mask lets a query look, as far as it is known."""
-    match mask:
-        case SlidingWindow(size):
-            return size
-        case And(a, b):
-            found = [window for window in (_window(a), _window(b)) if window is not None]
-            return min(found) if found else None
-        case _:
-            return None

@@ -11,3 +11,7 @@ from ._report import Report as Report
 from ._report import compile_step as compile_step
 from ._report import lower_step as lower_step
 from ._rules import Fitted as Fitted
+from ._serving import ServingReport as ServingReport
+from ._serving import ServingStep as ServingStep
+from ._serving import compiled_serving as compiled_serving
+from ._serving import serving_mesh as serving_mesh

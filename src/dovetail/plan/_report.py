@@ -111,8 +111,8 @@ def compile_step(step: Lowered) -> Report:
         full_model_flops=size.full_flops_per_unit * size.units,
         hardware_flops=float(flops * devices),
         copied_gib=copied_bytes(text) / GIB,
-        collectives=_collectives(collectives(found.text, cfg.mesh.sizes)),
-        kernels=_kernels(step.choices),
+        collectives=collective_rows(collectives(found.text, cfg.mesh.sizes)),
+        kernels=kernel_rows(step.choices),
         compile_seconds=found.seconds,
         versions=versions(hardware),
     )
@@ -152,7 +152,7 @@ def _bytes(leaf: Any) -> int:
     return math.prod(shape) * leaf.dtype.itemsize
 
 
-def _collectives(found: list[Collective]) -> list[dict[str, Any]]:
+def collective_rows(found: list[Collective]) -> list[dict[str, Any]]:
     """Returns the collectives by kind, axes and whether they run beside other work; bytes are of a step."""
     totals: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
     for each in found:
@@ -166,7 +166,8 @@ def _collectives(found: list[Collective]) -> list[dict[str, Any]]:
     ]
 
 
-def _kernels(choices: list[Choice]) -> list[dict[str, Any]]:
+def kernel_rows(choices: list[Choice]) -> list[dict[str, Any]]:
+    """Returns which kernels were chosen where, and why not others, by path."""
     return [
         {"path": each.path, "kernel": each.kernel, "refused": dict(each.refused)}
         for each in sorted(choices, key=lambda each: each.path)

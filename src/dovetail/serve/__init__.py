@@ -9,6 +9,7 @@ from ._generate import sample as sample
 from ._grammar import GrammarCompiler as GrammarCompiler
 from ._model_device import ModelDevice as ModelDevice
 from ._open import open_engine as open_engine
+from ._programs import Key as Key
 from ._programs import ServedModel as ServedModel
 from ._programs import Serving as Serving
 from ._request import Draw as Draw

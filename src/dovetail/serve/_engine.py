@@ -296,7 +296,7 @@ class Engine(Component):
             rows = self._arrays.rows(call)
             for row in call.rows:
                 sequence = row.sequence
-                if not sequence.started:
+                if not sequence.owner.begun:
                     self._begun(sequence.owner)
                 if row.draws and not sequence.counted and sequence.request.draw.has_penalties:
                     sequence.counted = True
@@ -358,13 +358,12 @@ class Engine(Component):
         self._answers[stream] = answer
 
     def _begun(self, answer: Answer) -> None:
-        if not answer.begun:
-            answer.begun = True
-            self._prompt_tokens += answer.sequence.prompt
-            self._cached_tokens += answer.sequence.cached
-            answer.stream.push(cached=answer.sequence.cached)
-            with self._changed:
-                self._queued -= 1
+        answer.begun = True
+        self._prompt_tokens += answer.sequence.prompt
+        self._cached_tokens += answer.sequence.cached
+        answer.stream.push(cached=answer.sequence.cached)
+        with self._changed:
+            self._queued -= 1
 
     def _tell(self, stream: Stream, progress: Any, finish: Finish | None, error: str) -> None:
         if finish is None:

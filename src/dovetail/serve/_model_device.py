@@ -98,7 +98,7 @@ class ModelDevice(Device):
 
     def _placed(self, params: Any) -> Any:
         """Returns parameters of the run as the programs take them."""
-        if self._model.is_apart:
+        if self._model.serving.apart:
             params = params_apart(self._model.source, params, self._model.program.model)
         params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, self._model.params)
         places = self._model.program.shardings
@@ -106,24 +106,9 @@ class ModelDevice(Device):
 
     def _compile(self) -> dict[Key, Callable[..., Any]]:
         """Returns all programs; XLA compiles several at once, as it uses one thread for most of its work."""
-        keys, devices = list(self._model.keys()), self._model.program.devices
-
-        def lowered(key: Key) -> Any:
-            function, donated = self._model.function(key)
-            places = {"out_shardings": self._out_shardings(key)} if self._out_shardings(key) is not None else {}
-            with devices.ambient():
-                return jax.jit(function, donate_argnums=donated, **places).lower(*self._model.inputs(key))
-
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            running = {key: pool.submit(lowered(key).compile) for key in keys}
+            running = {key: pool.submit(self._model.traced(key).lower().compile) for key in self._model.keys()}
             return {key: each.result() for key, each in running.items()}
-
-    def _out_shardings(self, key: Key) -> Any:
-        """Returns where results lie: state as it came, all else on every device; None on one device."""
-        everywhere, state = self._model.program.devices.everywhere, self._model.state_shardings()
-        if everywhere is None:
-            return None
-        return {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
 
     def _draw_params(self, how: RowDraw) -> DrawParams:
         rows = len(how.temperature)

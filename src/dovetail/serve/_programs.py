@@ -43,7 +43,8 @@ class Serving(ConfigBase):
     rows: tuple[int, ...] = (1, 4, 16, 64, 256)  # Numbers of sequences in a step, as far as there are slots.
     chunks: tuple[int, ...] = (16, 64, 256)  # Numbers of tokens of a prompt in a step.
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
-    apart: bool | None = None  # Whether each layer is compiled by itself; None: on CPUs.
+    # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
+    apart: bool = True
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
@@ -91,8 +92,7 @@ class ServedModel:
                 raise ConfigError(
                     f"{probe.model!r} cannot be served: it has no method `{method}`, as a language model has."
                 )
-        self.is_apart = probe.devices.platform == "cpu" if serving.apart is None else serving.apart
-        model = layers_apart(cfg.model) if self.is_apart else cfg.model
+        model = layers_apart(cfg.model) if serving.apart else cfg.model
         paged = _in_pages(model, serving.page, probe.devices.platform)
         self.program = Program(cfg.set(model=paged), devices, trains=False)
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
@@ -214,6 +214,15 @@ class ServedModel:
                 return count_tokens, (0,)
             case _:
                 return self.store(1).copied, (0,)
+
+    def traced(self, key: Key) -> Any:
+        """Returns a program for arguments of its shapes (`jax.stages.Traced`); nothing is compiled yet."""
+        function, donated = self.function(key)
+        everywhere, state = self.program.devices.everywhere, self.state_shardings()
+        places = {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
+        options = {} if everywhere is None else {"out_shardings": places}
+        with self.program.devices.ambient():
+            return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
 
     def _layers(
         self,

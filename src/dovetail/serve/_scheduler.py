@@ -194,7 +194,6 @@ class Scheduler:
     def _made(self, sequence: Sequence, count: int, *, draws: bool) -> None:
         held, page = sequence.held, self._shape.page
         assert held is not None
-        sequence.started = True
         sequence.computed += count
         sequence.pending += draws
         if min(sequence.computed, len(sequence.tokens)) >= sequence.committed:

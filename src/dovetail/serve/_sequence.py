@@ -34,7 +34,6 @@ class Sequence:
         "room",
         "scored",
         "slot",
-        "started",
         "target",
         "tokens",
         "turns",
@@ -62,7 +61,6 @@ class Sequence:
         self.counted = False  # Whether the device knows which tokens have been there.
         self.scored = request.prompt_logprobs is None  # Whether the log-probabilities of the prompt are under way.
         self.turns = 0  # How often it has got a slot.
-        self.started = False  # Whether a call has been made for it.
         self.ended = False
         self.leader: Sequence | None = None  # One that computes what this one can then begin with,
         self.target = 0  # as soon as it has come so far.

@@ -35,6 +35,10 @@ class Store:
         """What is kept between calls: tables are given to each."""
         return {path: spec for path, spec in self.total.items() if _size(spec, _ROW_PAGES) is None}
 
+    def group(self, path: str) -> str | None:
+        """Returns which group of pages a piece of state is in; None: it is by row."""
+        return _size(self.specs[path], _PAGES)
+
     def page_bytes(self, group: str) -> int:
         """Returns the bytes of one page of a group, in all layers, on all devices together."""
         found = [spec for spec in self.specs.values() if _size(spec, _PAGES) == group]

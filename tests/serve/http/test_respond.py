@@ -82,6 +82,19 @@ def test_of_a_request_that_does_not_fit_nothing_is_left_behind(slow):
     assert slow.idle(1.0)
 
 
+def test_more_http_requests_than_the_limit_are_refused_before_they_are_read():
+    device = ScriptedDevice()
+    device.seconds = 0.05
+    with running(device, http=Http(max_requests=1)) as server:
+        with sent(server, LONG):
+            wait_for(lambda: server.served.in_flight == 1)
+            status, error = server.error(PATH, "nothing")
+            message = "The server is answering 1 requests, which is its limit. Try again."
+            assert (status, error["message"], error["code"]) == (429, message, "rate_limit_exceeded")
+            assert server.client.get("/health").status_code == 200
+        assert server.idle(1.0)
+
+
 def test_a_request_that_takes_too_long_is_given_up():
     device = ScriptedDevice()
     device.seconds = 0.05

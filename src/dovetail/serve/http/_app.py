@@ -48,12 +48,12 @@ def build_app(served: Served, keys: Sequence[str] = ()) -> ASGIApp:
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
             Route("/metrics", _metrics),
-            Route("/admin/reload", _Reload(bool(keys)).respond, methods=["POST"]),
+            Route("/admin/reload", _reload, methods=["POST"]),
             Route("/", page),
         ],
         exception_handlers={HTTPException: on_error, ApiError: on_error},
     )
-    app.state.served = served
+    app.state.served, app.state.has_keys = served, bool(keys)
     return Guard(app, served, Keys(keys))
 
 
@@ -94,26 +94,20 @@ async def _embeddings(served: Served, fields: Fields) -> Response:
     raise ApiError(404, message, param="model", code="model_not_found")
 
 
-class _Reload:
-    """`POST /admin/reload`: the newest parameters of the run; one at a time."""
-
-    def __init__(self, has_keys: bool) -> None:
-        self._has_keys, self._lock = has_keys, asyncio.Lock()
-
-    async def respond(self, request: HttpRequest) -> Response:
-        if not self._has_keys:
-            message = "Without an API key, a server is told to reload by the signal SIGHUP alone."
-            return ApiError(403, message, code="needs_api_key").response
-        async with self._lock:
-            return json_response({"status": "ok", "step": await reloaded(request.app.state.served)})
+async def _reload(request: HttpRequest) -> Response:
+    if not request.app.state.has_keys:
+        message = "Without an API key, a server is told to reload by the signal SIGHUP alone."
+        raise ApiError(403, message, code="needs_api_key")
+    return json_response({"status": "ok", "step": await reloaded(request.app.state.served)})
 
 
 async def reloaded(served: Served) -> int:
-    """Has the newest parameters of the run served, and returns the step they are of."""
+    """Has the newest parameters of the run served, and returns the step they are of; one at a time."""
     if served.reload is None:
         raise ApiError(400, f"The model {served.name!r} is not of a run, which could have newer parameters.")
     try:
-        step = await asyncio.to_thread(served.reload)
+        async with served.reloading:
+            step = await asyncio.to_thread(served.reload)
     except Exception as e:
         _LOG.error("Nothing was reloaded.", exc_info=e)
         raise ApiError(500, f"Nothing was reloaded, the model is as it was: {e}", code="reload_failed") from e

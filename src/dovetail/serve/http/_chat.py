@@ -71,7 +71,7 @@ class _Choice:
 
     def __init__(self, served: Served, asked: _Asked) -> None:
         self._top = asked.logprobs
-        self._writer = LogprobWriter(served.tokenizer, as_ids=asked.common.as_ids)
+        self._writer = LogprobWriter(served.token_text, as_ids=asked.common.as_ids)
 
     def logprobs(self, part: Part) -> dict[str, Any] | None:
         return None if self._top is None else self._writer.chat(part.tokens, self._top)

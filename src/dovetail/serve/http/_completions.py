@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`POST /v1/completions`: prompts are continued."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -51,7 +50,7 @@ async def completions(served: Served, fields: Fields) -> Response | EventStream:
     max_tokens = fields.integer("max_tokens", 16, least=0)
     if not max_tokens and not echo:
         raise invalid("max_tokens is 0, expected at least 1, or echo.", "max_tokens")
-    prompts = await asyncio.to_thread(_prompts, fields, served)
+    prompts = await served.in_thread(lambda: _prompts(fields, served))
     if len(prompts) * best_of > served.http.max_choices:
         found = f"{len(prompts)} prompts with {best_of} choices each"
         raise invalid(f"There are {found}, expected at most {served.http.max_choices} choices in all.", "prompt")
@@ -113,7 +112,7 @@ class _Choice:
     def __init__(self, served: Served, asked: _Asked, index: int) -> None:
         self._asked, self._prompt = asked, asked.prompts[index // asked.best_of]
         offset = 0 if asked.echo else len(self._prompt.text)
-        self._writer = LogprobWriter(served.tokenizer, offset=offset, as_ids=asked.common.as_ids)
+        self._writer = LogprobWriter(served.token_text, offset=offset, as_ids=asked.common.as_ids)
         self._is_first = True
         self.total, self.count = 0.0, 0  # Of log-probabilities of new tokens.
 

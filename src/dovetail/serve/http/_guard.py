@@ -72,6 +72,9 @@ class Guard:
             raise ApiError(401, f"The API key {found}. Send it as Authorization: Bearer KEY.", code="invalid_api_key")
         if self._served.is_draining and scope["method"] not in _KEEPS_WORKING:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after=5)
+        if self._served.in_flight >= self._served.http.max_requests and scope["method"] not in _KEEPS_WORKING:
+            message = f"The server is answering {self._served.in_flight} requests, which is its limit. Try again."
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._served.http.max_bytes:
             raise _too_large(self._served.http.max_bytes)

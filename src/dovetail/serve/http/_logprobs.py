@@ -2,13 +2,11 @@
 """Log-probabilities of an answer in the two forms that OpenAI has: of completions, and of chats."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dovetail.data import Tokenizer
-
 from .._request import Token
-from .._text import TokenText, token_text
+from .._text import TokenText
 
 _LEAST = -9999.0  # For what has no chance at all: JSON has no infinity.
 
@@ -17,19 +15,20 @@ class LogprobWriter:
     """Writes the log-probabilities of one choice, for the tokens as they come.
 
     Args:
+        text_of: returns the text of a token by itself.
         offset: of the first token in the text that is answered, in characters.
         as_ids: tokens are called "token_id:5", as in vLLM, rather than by their text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, offset: int = 0, as_ids: bool = False) -> None:
-        self._tokenizer, self._offset, self._as_ids = tokenizer, offset, as_ids
+    def __init__(self, text_of: Callable[[int], TokenText], *, offset: int = 0, as_ids: bool = False) -> None:
+        self._text_of, self._offset, self._as_ids = text_of, offset, as_ids
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def completion(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """Returns new tokens as a part of `choices[].logprobs` of a completion."""
         found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token in tokens:
-            text = token_text(self._tokenizer, token.id)
+            text = self._text_of(token.id)
             name = self._name(token.id, text)
             found["tokens"].append(name)
             found["token_logprobs"].append(None if token.logprob is None else _finite(token.logprob))
@@ -50,7 +49,7 @@ class LogprobWriter:
         return {"content": content, "refusal": None}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        text = token_text(self._tokenizer, token)
+        text = self._text_of(token)
         return {"token": self._name(token, text), "logprob": _finite(logprob), "bytes": list(text.bytes)}
 
     def _top(self, token: Token, name: str) -> dict[str, float] | None:
@@ -59,7 +58,7 @@ class LogprobWriter:
             return None
         found: dict[str, float] = {}
         for other, logprob in token.top:  # Of two with one name, the more likely one is first.
-            found.setdefault(self._name(other, token_text(self._tokenizer, other)), _finite(logprob))
+            found.setdefault(self._name(other, self._text_of(other)), _finite(logprob))
         found.setdefault(name, _finite(token.logprob))
         return found
 

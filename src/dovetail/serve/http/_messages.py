@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages and tools of a chat, as tokens: checked, and written by the template that comes with the model."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -32,11 +31,10 @@ async def chat_prompt(served: Served, fields: Fields, *, generation_prompt: bool
         text = template.render(messages, tools=tools, options=options, add_generation_prompt=generation_prompt)
         return served.tokenizer.encode_with_special(text).tolist()
 
-    async with served.rendering:
-        try:
-            ids = await asyncio.to_thread(written)
-        except ConfigError as e:
-            raise invalid(str(e), "messages", "chat_template_error") from None
+    try:
+        ids = await served.in_thread(written)
+    except ConfigError as e:
+        raise invalid(str(e), "messages", "chat_template_error") from None
     if not ids:
         raise invalid("The chat template makes an empty prompt of these messages.", "messages")
     return ids

@@ -2,11 +2,12 @@
 """`Served`: the model that a server answers with, and the limits under which it does."""
 
 import asyncio
+import functools
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dovetail.config import ConfigBase, ConfigError
 from dovetail.data import ChatTemplate, Tokenizer
@@ -14,15 +15,19 @@ from dovetail.data import ChatTemplate, Tokenizer
 from .._engine import Engine
 from .._grammar import GrammarCompiler
 from .._programs import Serving
+from .._text import token_text
 from ._errors import ApiError, invalid
 from ._metrics import Metrics
+
+_T = TypeVar("_T")
 
 
 class Http(ConfigBase):
     """The limits of a server."""
 
     name: str | None = None  # Of the model; None: that of the directory it is from.
-    max_bytes: int = 16 * 2**20  # Of the body of a request.
+    max_bytes: int = 8 * 2**20  # Of the body of a request.
+    max_requests: int = 2048  # HTTP requests at once, whatever they wait for.
     max_choices: int = 128  # Answers to one HTTP request, to all of its prompts.
     seconds: float = 600.0  # For a request, all in all.
     read_seconds: float = 30.0  # For the body of a request to arrive.
@@ -31,7 +36,7 @@ class Http(ConfigBase):
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
-        for name in ("max_bytes", "max_choices", "seconds", "read_seconds", "write_seconds"):
+        for name in ("max_bytes", "max_requests", "max_choices", "seconds", "read_seconds", "write_seconds"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"http.{name} is {getattr(self, name)}, expected more than 0.")
         if self.drain_seconds < 0:
@@ -73,7 +78,9 @@ class Served:
         self.metrics = Metrics(name, engine.stats)
         self.is_draining = False
         self.in_flight = 0  # HTTP requests that are being answered.
-        self.rendering = asyncio.Semaphore(4)  # Processes and threads that make prompts and grammars, at once.
+        self.reloading = asyncio.Lock()
+        self._threads = asyncio.Semaphore(4)  # That make prompts and grammars, at once.
+        self.token_text = functools.cache(functools.partial(token_text, tokenizer))
         self._grammars: GrammarCompiler | None = None
         self._lock = threading.Lock()
         try:
@@ -92,6 +99,13 @@ class Served:
             why = self._why.partition("\n")[0]
             raise invalid(f"This model cannot chat: {why} Use /v1/completions.", "messages", "no_chat_template")
         return self._template
+
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """Returns what takes a while, of which few are done at once: a thread goes on if nobody waits any more."""
+        await self._threads.acquire()
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        task.add_done_callback(lambda task: (self._threads.release(), task.exception()))
+        return await asyncio.shield(task)
 
     def grammars(self) -> GrammarCompiler:
         """Returns what makes grammars, which takes a while the first time. Threads may share it."""

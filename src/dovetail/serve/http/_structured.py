@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts of a given form: OpenAI's `response_format`, and vLLM's `structured_outputs` and `guided_...`, as grammars."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +36,10 @@ async def grammar_of(served: Served, fields: Fields) -> Grammar | None:
         }
         return makers[kind]()
 
-    async with served.rendering:
-        try:
-            return await asyncio.to_thread(made)
-        except ConfigError as e:
-            raise invalid(f"{place} is not supported: {e}", place, "unsupported_parameter") from None
+    try:
+        return await served.in_thread(made)
+    except ConfigError as e:
+        raise invalid(f"{place} is not supported: {e}", place, "unsupported_parameter") from None
 
 
 _Found = tuple[str, str, Any]  # Where it was found, the kind of grammar, and what it is made of.

@@ -4,7 +4,7 @@
 import abc
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,6 +98,10 @@ class Field(abc.ABC):
     def write(self, tree: Tree) -> dict[str, Any]:
         """Returns the fields that say what is in a tree; a ConfigError without a place if none can."""
 
+    def told(self, names: Collection[str]) -> Sequence[str]:
+        """Returns the fields that say what one of these fields of our configs is, for errors."""
+        return ()
+
 
 class Codec:
     """The same value on both sides."""
@@ -149,6 +153,9 @@ class Value(Field):
             return {name: self.codec.write(value)}
         except ValueError as e:
             raise ConfigError(f"{path}: {e}") from e
+
+    def told(self, names: Collection[str]) -> Sequence[str]:
+        return self.name.split("|") if any(path.rpartition(".")[2] in names for path in self.paths) else ()
 
 
 class Fixed(Field):

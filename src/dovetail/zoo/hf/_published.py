@@ -90,7 +90,10 @@ class Published:
             model = tree.config()
             model.build()
         except ConfigError as e:
-            raise ConfigError(f"{where}: describes a model that cannot be built: {e}") from e
+            words = set(re.findall(r"\w+", str(e)))
+            named = sorted({name for field in self.fields for name in field.told(words) if name in values})
+            says = f"\n  What says so: {', '.join(named)}." if named else ""
+            raise ConfigError(f"{where}: describes a model that cannot be built: {e}{says}") from e
         return Imported(model, ignored)
 
     def write(self, model: CausalLM.Config) -> dict[str, Any]:

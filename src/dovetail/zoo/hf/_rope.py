@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary positions as config.json says them: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dovetail.config import ConfigError
@@ -180,6 +180,11 @@ class Rope(Field):
         # Where both are there, this one counts, so it has all that does not stand elsewhere for every reader.
         scaling = {name: value for name, value in found.items() if name != "rope_theta"}
         return plain | ({"rope_scaling": scaling} if found["rope_type"] != "default" else {})
+
+    def told(self, names: Collection[str]) -> Sequence[str]:
+        ours = {"rotary", "theta", "fraction", *(name for _, table in _FIELDS.values() for name in table.values())}
+        places = (*self.theta_names.split("|"), *self.partial_names.split("|"), "rope_parameters", "rope_scaling")
+        return () if ours.isdisjoint(names) else places
 
     def parameters(self, rotary: Rotary.Config) -> dict[str, Any]:
         """Returns the object that describes a rotary."""
