@@ -163,7 +163,9 @@ class Client:
             parts = _parts(reader, headers)
             if status != 200:
                 said = b"".join([part async for part in parts])
-                raise ServerError(f"{method} {path}: the server answered {status} {said[:300].decode(errors='replace')}")
+                raise ServerError(
+                    f"{method} {path}: the server answered {status} {said[:300].decode(errors='replace')}"
+                )
             rest = b""
             async for part in parts:
                 *lines, rest = (rest + part).split(b"\n")

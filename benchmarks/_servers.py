@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are compared: how each is started, asked for token ids, and ended. All are up at once, and take turns."""
+"""Servers that are compared: how each is started, asked for token ids, and ended."""
 
 import contextlib
 import json

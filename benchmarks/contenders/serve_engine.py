@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine without a server: its step against the step of its device alone, and what the host does in a step.
 
-Arguments, after the problem, which is not used: the directory of the model, and overrides as `dovetail serve` takes them.
+Arguments, after the problem, which is not used: the directory of the model, and overrides as of `dovetail serve`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from dovetail.serve import Draw, Engine, ModelDevice, Request
 from dovetail.serve._device import Device, DeviceShape, Drawn, Group, Rows
 from dovetail.serve.http import Serve
 from dovetail.train import load_initial
-from dovetail.zoo import recipe
+from dovetail.zoo.recipes import finetune
 
 _PROMPT, _STEPS = 128, 48  # Tokens.
 _SLOTS, _WAIT = 64, 0.004  # Of the device that computes nothing: slots, and seconds of a step.
@@ -134,7 +134,7 @@ def _read_all(streams: Sequence[Any]) -> None:
 
 def main() -> None:
     serving = override(Serve(), sys.argv[3:]).serving
-    device, rng = ModelDevice(serving, load_initial(recipe(f"hf:{sys.argv[2]}"))), random.Random(0)
+    device, rng = ModelDevice(serving, load_initial(finetune(f"hf:{sys.argv[2]}"))), random.Random(0)
     counts = [count for count in (1, 8) if count <= device.shape.slots]
     with Engine.Config().build(device=device) as engine, Engine.Config().build(device=_Idle()) as idle:
 

@@ -6,7 +6,7 @@ import pytest
 from dovetail.cli import _bench, main
 
 
-@pytest.mark.parametrize("name, option", [("train", "--peers"), ("decode", "--batches")])
+@pytest.mark.parametrize("name, option", [("train", "--peers"), ("decode", "--batches"), ("serve", "--vllm-python")])
 def test_a_benchmark_says_what_its_options_are(name, option, capfd):
     assert main(["bench", name, "--help"]) == 0
     shown = capfd.readouterr().out

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every attention kernel promises. A new kernel joins by one line in `KERNELS`.
 
-Those for one kind of hardware promise less, and join `test_kernels_attention.py`.
+Those for one kind of hardware promise less, and join `test_kernels_attention.py`; one that reads nothing but pages
+joins `test_paged.py`.
 """
 
 import functools
@@ -21,6 +22,7 @@ from dovetail.ops import (
     BlockwiseAttention,
     Causal,
     LinearBias,
+    PagedAttention,
     PreferredAttention,
     Prefix,
     QueryBlockAttention,
@@ -66,7 +68,8 @@ def test_every_kernel_has_joined():
     found = [each for package in (dovetail.ops, dovetail.parallel) for each in inspect.getmembers(package)]
     there = {c for _, c in found if inspect.isclass(c) and issubclass(c, AttentionKernel)}
     there = {c for c in there if not c.__module__.startswith("dovetail.ops.kernels")}
-    assert {type(cfg.build()) for cfg in KERNELS} == {c for c in there if not inspect.isabstract(c)}
+    joined = {type(cfg.build()) for cfg in KERNELS} | {PagedAttention}
+    assert joined == {c for c in there if not inspect.isabstract(c)}
 
 
 def definition(q, k, v, slopes=None, sinks=None, soft_cap=None):

@@ -14,7 +14,9 @@ _DIRECTORY = Path(dovetail.__file__).resolve().parents[2] / "benchmarks"
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command; those of a benchmark are its own."""
-    parser.add_argument("benchmark", choices=("train", "decode"), help="of a training step, or of generation")
+    parser.add_argument(
+        "benchmark", choices=("train", "decode", "serve"), help="of a training step, of generation, or of servers"
+    )
     parser.add_argument("options", nargs=argparse.REMAINDER, help="of the benchmark; `bench train --help` lists them")
     parser.set_defaults(run=_bench)
 

@@ -8,8 +8,9 @@ from dovetail.config import override, split_override
 from dovetail.hardware import Hardware
 
 from ._resolve import resolve
-from ._serve import split_serving
 from ._table import short, table
+
+_OWN = "serving."
 
 
 def compile_serving(
@@ -19,14 +20,15 @@ def compile_serving(
 
     Its mesh is one to serve on, unless an override sets it.
     """
-    own, others = split_serving(overrides)
+    own = [text.removeprefix(_OWN) for text in overrides if text.startswith(_OWN)]
+    others = [text for text in overrides if not text.startswith(_OWN)]
     run = resolve(recipe, others, on=hardware.name, devices=virtual, weights=False)
     from dovetail.plan import compiled_serving, serving_mesh
-    from dovetail.serve.http import Serve
+    from dovetail.serve import Serving
 
     is_set = any(split_override(text)[0].partition(".")[0] == "mesh" for text in others)
     cfg = run.cfg if is_set else run.cfg.set(mesh=serving_mesh(run.cfg, hardware))
-    report = compiled_serving(cfg, override(Serve(), own).serving, hardware)
+    report = compiled_serving(cfg, override(Serving(), own), hardware)
     figures = {**report._asdict(), "steps": [{**step._asdict(), "least_ms": step.least_ms} for step in report.steps]}
     return figures, _text(recipe, report)
 

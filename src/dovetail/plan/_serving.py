@@ -34,6 +34,7 @@ from dovetail.train import Trainer
 from ._estimate import GIB, usable_bytes
 from ._report import collective_rows, kernel_rows
 
+_ANY = 2**62  # Bytes: as much as is wanted.
 # How often its bytes go through the links of a chip.
 _PASSES = {"all-reduce": 2}
 
@@ -124,7 +125,7 @@ class _Served:
         self._limit = usable_bytes(hardware)
         self._choices: list[Choice] = []
         with phase("tracing"):
-            self.model = ServedModel(cfg, serving, self._devices)
+            self.model = ServedModel(cfg, serving, self._devices, room=_ANY)
         self._weights = _shard_bytes(self.model.params) * hardware.chip.devices
         self.room = None if self._limit is None else max(0, self._limit - self._weights) * serving.memory
         self.reason = ""
@@ -171,9 +172,8 @@ class _Served:
         chunk, prompt = shape.chunks[-1], max(1, shape.max_length // 2)
         steps: list[ServingStep] = []
         if not self.reason:
-            with kernel_choices() as self._choices:
-                steps.append(self._step("decode", shape.slots, 1, shape.max_length))
-                steps.append(self._step("prefill", 1, chunk, prompt))
+            steps.append(self._step("decode", shape.slots, 1, shape.max_length))
+            steps.append(self._step("prefill", 1, chunk, prompt))
         scale = hardware.chip.devices
         store = model.store(1)
         page = sum(self._shard(path) for path in store.kept if store.group(path))
@@ -210,7 +210,9 @@ class _Served:
 
     def _step(self, what: str, rows: int, time: int, context: int) -> ServingStep:
         hardware, chip = self._hardware, self._hardware.chip
-        layers, head = self.model.traced(Key("layers", rows, time)), self.model.traced(Key("greedy", rows))
+        with phase("tracing"), kernel_choices() as choices:
+            layers, head = (self.model.traced(key) for key in _keys(rows, time))
+        self._choices += [choice for choice in choices if choice not in self._choices]
         with phase(f"compiling {what} for {hardware.name}"):
             both = [compile_for(traced.lower()) for traced in (layers, head)]
         found = [each for part in both for each in collectives(part.text, self._cfg.mesh.sizes)]
@@ -266,15 +268,20 @@ class _Served:
         """Returns the operations of a step by definition, where each token of it sees so many."""
         serving = self.model.serving.set(max_length=max(context, 2), tokens=None, apart=False, chunks=(max(2, time),))
         with phase("counting"):
-            model = ServedModel(self._cfg, serving, self._devices)
+            model = ServedModel(self._cfg, serving, self._devices, room=_ANY)
             total = 0
-            for key in (Key("layers", rows, time), Key("greedy", rows)):
+            for key in _keys(rows, time):
                 params, *others = model.inputs(key)
                 none = jax.tree.map(lambda _: False, params)
                 function, _ = model.function(key)
                 with model.program.devices.ambient():
                     total += count_training_flops(function, params, none, *others).flops
         return total
+
+
+def _keys(rows: int, time: int) -> tuple[Key, Key]:
+    """Returns the programs of a step: the layers, and the head with the choice of a token."""
+    return Key("layers", rows, time), Key("greedy", rows)
 
 
 def _used(traced: Any, count: int) -> list[bool]:

@@ -160,7 +160,7 @@ JSON = st.recursive(
 NEAR = st.sampled_from([0, 1, -1, 2, 0.5, True, "", "a", [], [0], ["a"], {}, {"type": "json_object"}, {"1": 1}, "auto"])
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from(NAMES), JSON | NEAR, max_size=3))
 def test_whatever_a_field_is_the_answer_is_a_text_or_names_it(server, fields):
     response = server.post(PATH, {"prompt": "x", "max_tokens": 2, **fields})

@@ -48,10 +48,10 @@ class RaggedPagedAttention(AttentionKernel):
         return True
 
     def supports(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Support:
-        if inputs.pages is None:
-            return Support("keys and values are not in pages")
         if not (here := runs_whole_on("tpu", interpret=self.cfg.interpret)):
             return here
+        if inputs.pages is None:
+            return Support("keys and values are not in pages")
         if inputs.k.shape != inputs.v.shape or inputs.k.dtype != inputs.q.dtype:
             return Support("queries, keys and values have different dims or dtypes")
         if (dim := inputs.k.shape[-1]) != _LANES:

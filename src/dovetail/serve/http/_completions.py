@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`POST /v1/completions`: prompts are continued."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -50,7 +51,7 @@ async def completions(served: Served, fields: Fields) -> Response | EventStream:
     max_tokens = fields.integer("max_tokens", 16, least=0)
     if not max_tokens and not echo:
         raise invalid("max_tokens is 0, expected at least 1, or echo.", "max_tokens")
-    prompts = await served.in_thread(lambda: _prompts(fields, served))
+    prompts = await asyncio.to_thread(_prompts, fields, served)
     if len(prompts) * best_of > served.http.max_choices:
         found = f"{len(prompts)} prompts with {best_of} choices each"
         raise invalid(f"There are {found}, expected at most {served.http.max_choices} choices in all.", "prompt")

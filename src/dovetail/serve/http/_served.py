@@ -104,7 +104,7 @@ class Served:
         """Returns what takes a while, of which few are done at once: a thread goes on if nobody waits any more."""
         await self._threads.acquire()
         task = asyncio.ensure_future(asyncio.to_thread(work))
-        task.add_done_callback(lambda task: (self._threads.release(), task.exception()))
+        task.add_done_callback(lambda task: (self._threads.release(), task.cancelled() or task.exception()))
         return await asyncio.shield(task)
 
     def grammars(self) -> GrammarCompiler:

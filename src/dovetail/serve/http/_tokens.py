@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`POST /tokenize` and `POST /detokenize`, as vLLM has them."""
 
+import asyncio
+
 from starlette.responses import Response
 
 from ._errors import invalid
@@ -23,7 +25,7 @@ async def tokenize(served: Served, fields: Fields) -> Response:
         encode = (
             served.tokenizer.encode_prompt if fields.boolean("add_special_tokens", True) else served.tokenizer.encode
         )
-        ids = (await served.in_thread(lambda: encode(text))).tolist()
+        ids = (await asyncio.to_thread(encode, text)).tolist()
     texts = [served.token_text(i).text for i in ids] if fields.boolean("return_token_strs") else None
     return json_response({"count": len(ids), "max_model_len": served.max_length, "tokens": ids, "token_strs": texts})
 
@@ -34,4 +36,4 @@ async def detokenize(served: Served, fields: Fields) -> Response:
     tokens, size = fields.raw("tokens"), served.tokenizer.vocab_size
     if not isinstance(tokens, list) or not all(is_integer(token) and 0 <= token < size for token in tokens):
         raise fields.wrong("tokens", f"a list of token ids below {size}")
-    return json_response({"prompt": await served.in_thread(lambda: served.tokenizer.decode(tokens))})
+    return json_response({"prompt": await asyncio.to_thread(served.tokenizer.decode, tokens)})
