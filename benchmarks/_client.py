@@ -25,8 +25,7 @@ class Answer(NamedTuple):
     """What came back for a request; times in seconds."""
 
     start: float
-    first: float  # When the first text came,
-    last: float  # and the last.
+    times: tuple[float, ...]  # When text came, which is mostly for each token.
     end: float
     tokens: int  # As the server counts them.
     ids: tuple[int, ...] = ()  # If the server says them.
@@ -35,12 +34,12 @@ class Answer(NamedTuple):
     @property
     def ttft(self) -> float:
         """Seconds until the first token."""
-        return self.first - self.start
+        return self.times[0] - self.start
 
     @property
     def tpot(self) -> float:
         """Seconds for each token after the first."""
-        return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else math.nan
+        return (self.times[-1] - self.times[0]) / (self.tokens - 1) if self.tokens > 1 else math.nan
 
 
 class Loaded(NamedTuple):
@@ -55,6 +54,15 @@ class Loaded(NamedTuple):
     @property
     def tpot(self) -> float:
         return statistics.median(each.tpot for each in self.answers if each.tokens > 1)
+
+    @property
+    def step(self) -> float:
+        """Seconds from a token to the next while all are being answered, after the prompts of all; NaN if never."""
+        start = max(each.times[0] for each in self.answers)
+        end = min(each.times[-1] for each in self.answers)
+        within = [[at for at in each.times if start <= at <= end] for each in self.answers]
+        steps = [(times[-1] - times[0]) / (len(times) - 1) for times in within if len(times) > 1]
+        return statistics.median(steps) if steps else math.nan
 
     @property
     def rate(self) -> float:
@@ -147,8 +155,7 @@ class Client:
             raise ServerError("the server sent no text, or did not say how many tokens there are.")
         if usage["completion_tokens"] != asked.max_tokens:
             raise ServerError(f"the server sent {usage['completion_tokens']} tokens, expected {asked.max_tokens}.")
-        end = time.perf_counter()
-        return Answer(start, times[0], times[-1], end, usage["completion_tokens"], tuple(ids), "".join(text))
+        return Answer(start, tuple(times), time.perf_counter(), usage["completion_tokens"], tuple(ids), "".join(text))
 
     async def _lines(self, method: str, path: str, body: Any = None) -> AsyncIterator[bytes]:
         """Yields the lines of an answer as they come."""

@@ -109,7 +109,9 @@ class _Bench:
             found = server.client.load(asked, load)
             many = "1 request" if load == "1" else f"{load} requests"
             self.add(f"TPOT, {many}", "ms", server.name, found.tpot)
-            if load == "1":
+            if load != "1":
+                self.add(f"TPOT, {many}, after all prompts", "ms", server.name, found.step)
+            else:
                 self.add(f"TTFT, prompt of {_PROMPT}, idle", "ms", server.name, found.ttft)
             return f"{many}: TPOT {1e3 * found.tpot:.1f} ms, TTFT {1e3 * found.ttft:.0f} ms"
 
@@ -289,6 +291,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _idle(servers: Sequence[Server], seconds: float = 3.0) -> dict[str, float]:
+    time.sleep(1.0)  # Threads may go on for a while.
     before = {server.name: cpu_seconds(server.pid) for server in servers}
     time.sleep(seconds)
     return {server.name: (cpu_seconds(server.pid) - before[server.name]) / seconds for server in servers}

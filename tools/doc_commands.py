@@ -118,15 +118,20 @@ def _resolve(args: Any) -> None:
     """Raises if what the arguments name is not there, but for files and runs of the reader's."""
     from dovetail.cli import resolve
     from dovetail.cli._generate import split_writing
+    from dovetail.cli._serve import split_serving
     from dovetail.config import REQUIRED, override
     from dovetail.hardware import hardware
     from dovetail.serve import Sampler
+    from dovetail.serve.http import Serve
 
     names = [getattr(args, field, None) for field in ("recipe", "run_directory", "directory", "a", "b")]
     overrides = getattr(args, "overrides", [])
     if hasattr(args, "prompt"):
         written, overrides = split_writing(overrides)
         override(Sampler.Config(), written)
+    if args.command == "serve":
+        served, overrides = split_serving(overrides)
+        override(Serve(), served)
     given = [text for text in overrides if not text.endswith("...")]
     for name in filter(None, names):
         name, _, on = name.partition("@")

@@ -64,10 +64,10 @@ def decoding_rows(shape: DeviceShape, count: int, place: int) -> Rows:
     num = next(size for size in shape.rows if size >= count)
     used = np.arange(num) < count
     slots = np.where(used, np.arange(num), shape.slots).astype(np.int32)
-    tables = {}
-    for group in shape.groups:
-        pages = np.arange(num * shape.row_pages, dtype=np.int32) % (group.pages - 1) + 1
-        tables[group.name] = np.where(used[:, None], pages.reshape(num, -1), 0).astype(np.int32)
+    held, tables = -(-(_PROMPT + _STEPS) // shape.page), dict[str, np.ndarray]()
+    for group in shape.groups:  # As an engine would fill it: what lies behind the sequence points to page 0.
+        tables[group.name] = table = np.zeros((num, shape.row_pages), np.int32)
+        table[:count, :held] = np.arange(count * held).reshape(count, held) % (group.pages - 1) + 1
     return Rows(
         ids=np.ones((num, 1), np.int32),
         slots=slots,

@@ -4,6 +4,7 @@
 `serve_llama_cpp.py convert DIRECTORY FILE` makes a GGUF of a Llama-shaped model as transformers writes it.
 `serve_llama_cpp.py serve FILE PORT SLOTS LENGTH THREADS` serves it until its standard input ends.
 """
+# pyright: reportMissingImports=false
 
 import json
 import sys

@@ -48,6 +48,7 @@ CACHES: dict[str, tuple[Cache.Config, dict[str, int], Any]] = {
     "dense": (DenseCache.Config(), {}, as_made),
     "pages": (PagedCache.Config(page=4), pages(6, 2), as_made),
     "shuffled pages": (PagedCache.Config(page=2), pages(16, 4), shuffled),
+    "pages in pairs": (PagedCache.Config(page=2, paired=True, lanes=8), pages(16, 4), shuffled),
     "a page for each token": (PagedCache.Config(page=1), pages(24, 8), as_made),
 }
 each_cache = pytest.mark.parametrize("kind", CACHES)
@@ -168,7 +169,8 @@ def test_the_cache_of_a_bfloat16_model_is_in_bfloat16(kind):
     params, x = random_params(model), INPUT.astype(jnp.bfloat16)
     sizes = {"batch": ROWS, "capacity": CAPACITY, **sizes}
     state = started(model, params, x, PACKED, sizes=sizes, dtype=jnp.bfloat16)
-    assert {leaf.dtype for path, leaf in state.items() if path in ("cache.k", "cache.v")} == {jnp.bfloat16.dtype}
+    kept = ("cache.k", "cache.v", "cache.kv")
+    assert {leaf.dtype for path, leaf in state.items() if path in kept} == {jnp.bfloat16.dtype}
     out, _ = call(model, params, x, PACKED, state=state, dtype=jnp.bfloat16)
     assert out.dtype == jnp.bfloat16
 

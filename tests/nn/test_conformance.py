@@ -190,7 +190,12 @@ INTERFACES: dict[type[Module], Interface] = {
     Rotary: Interface({"head_dim": 4}, (2, 4, 3, 4), wrapper=Rotated),
     PositionEmbedding: Interface({"dim": 8}, (2, 4, 8), wrapper=Added),
     PositionBias: Interface({"num_heads": 3}, (2, 4, 3, 4), wrapper=Biased),
-    Cache: Interface({"entries": {"x": (8,)}, "axes": {"x": (None,)}}, (2, 4, 8), wrapper=Stored),
+    Cache: Interface(
+        {"entries": {"x": (8,)}, "axes": {"x": (None,)}, "window": None, "dtypes": {}},
+        (2, 4, 8),
+        optional=("dtypes",),
+        wrapper=Stored,
+    ),
     AttentionVariant: Interface(HEADS, (2, 4, 4, 4), wrapper=Varied),
     Connection: Interface({"dim": 8}, (2, 4, 8), wrapper=Connected),
     Mixer: Interface({"dim": 8}, (2, 4, 8)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilers of TPUs and GPUs, where they are installed, take the kernels that are chosen for packed documents."""
+"""The compilers of TPUs and GPUs, where they are installed, take the kernels chosen for packed documents and pages."""
 
 import json
 
@@ -58,3 +58,68 @@ def test_the_compiler_for_tpus_takes_splash_on_a_mesh_with_rows_heads_or_sequenc
 def test_the_compiler_for_gpus_takes_the_pallas_kernel_for_packed_documents():
     # Backwards in two steps.
     assert run("cuda", [("gpu-h100-2", {"fsdp": 2}, 80, 80, 0)]) == [[["TritonAttention"], 3]]
+
+
+PAGES = """
+import json, sys
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from dovetail.aot import Hlo, copied_bytes
+from dovetail.ops import (
+    EMPTY, Causal, PagedAttention, PreferredAttention, RaggedPagedAttention, SlidingWindow, Tokens, Written, from_pairs,
+    kernel_choices,
+)
+from dovetail.hardware import gpu_topology, hardware, tpu_topology
+from dovetail.parallel import GatheredAttention, Mesh
+
+def facts(name, mesh, rows, time, heads, dim, window, soft_cap, paired):
+    topology = tpu_topology if name.startswith("tpu") else gpu_topology
+    devices = topologies.get_topology_desc(**topology(hardware(name))).devices
+    kernels = (RaggedPagedAttention.Config(), PagedAttention.Config())
+    kernel = GatheredAttention.Config(inner=PreferredAttention.Config(kernels=kernels)).build(path="kernel")
+    mask = Causal() & SlidingWindow(window) & Written() if window else Causal() & Written()
+    size, width = 16, 16
+
+    def attend(q, pages, table, start):
+        index = start[:, None] + jnp.arange(time)
+        places = jnp.arange(size * width)
+        known = jnp.where(places <= index[:, -1:], places, EMPTY)
+        k, v = (x[..., :dim] for x in (from_pairs(pages) if paired else jnp.split(pages, 2, axis=2)))
+        common = {"mask": mask, "scale": 0.1, "aligned": False, "soft_cap": soft_cap, "pages": table}
+        pairs = pages if paired else None
+        return kernel(q, k, v, pairs=pairs, q_tokens=Tokens(index), k_tokens=Tokens(known), **common)
+
+    q = jax.ShapeDtypeStruct((rows, time, heads[0], dim), jnp.bfloat16)
+    mesh = Mesh(**mesh).on(devices)
+    with jax.set_mesh(mesh), kernel_choices() as choices:
+        lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "tensor"))
+        pages = jax.ShapeDtypeStruct((512, size, 2 * heads[1], -(-dim // 128) * 128), jnp.bfloat16, sharding=lies)
+        others = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, width), (rows,))]
+        text = jax.jit(attend).lower(q, pages, *others).compile().as_text()
+    held = pages.size * 2 // mesh.shape["tensor"]
+    return [choices[0].kernel, text.count('custom_call_target="tpu_custom_call"'), copied_bytes(Hlo(text)) > held // 4]
+
+print(json.dumps([facts(*case) for case in json.loads(sys.argv[1])]))
+"""
+
+
+def run_pages(platform, cases):
+    return json.loads(compilers.run(platform, PAGES, json.dumps(cases)).splitlines()[-1])
+
+
+def test_the_compiler_for_tpus_takes_the_ragged_kernel_which_copies_no_pages_that_lie_in_pairs():
+    cases = [
+        ("tpu-v5p-8", {"tensor": 4}, 16, 1, (32, 32), 128, 0, None, True),
+        ("tpu-v5p-8", {"tensor": 4}, 1, 64, (32, 8), 128, 40, 30.0, True),
+        ("tpu-v6e-8", {"data": 2, "tensor": 4}, 16, 1, (32, 4), 128, 0, None, True),
+        ("tpu-v6e-4", {"tensor": 4}, 4, 1, (32, 8), 64, 0, None, True),
+        ("tpu-v5p-8", {"tensor": 4}, 16, 1, (32, 32), 128, 0, None, False),
+    ]
+    assert run_pages("tpu", cases) == [["RaggedPagedAttention", 1, False]] * 4 + [["RaggedPagedAttention", 1, True]]
+
+
+def test_other_heads_and_gpus_read_pages_without_it_and_copy_none():
+    cases = [("tpu-v5p-8", {"tensor": 4}, 16, 1, (32, 32), 256, 0, None, True)]
+    assert run_pages("tpu", cases) == [["PagedAttention", 0, False]]
+    cases = [("gpu-h100-2", {"tensor": 2}, 16, 1, (8, 8), 128, 0, None, True)]
+    assert run_pages("cuda", cases) == [["PagedAttention", 0, False]]

@@ -65,6 +65,7 @@ class Case(NamedTuple):
     biased: bool = False
     sinks: bool = False
     paired: bool = False
+    lanes: int = 1  # What heads in pairs are filled up to a multiple of.
     dtype: Any = jnp.float32
 
 
@@ -79,7 +80,7 @@ def made(case: Case) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     heads, kv_heads = case.heads
     q, k, v = (random(rng, (rows, capacity, n, case.dim), case.dtype) for n in (heads, kv_heads, kv_heads))
     segment, prefix = rng.integers(1, 3, (rows, capacity)), rng.random((rows, capacity)) < 0.3
-    slopes, sinks = (rng.standard_normal(heads).astype(np.float32) if is_on else None for is_on in case[-4:-2])
+    slopes, sinks = (rng.standard_normal(heads).astype(np.float32) if is_on else None for is_on in (case.biased, case.sinks))
     # The pages, in any order; all else, the first page included, holds what must not matter.
     count = rows * case.width + 2
     table = 1 + rng.permutation(count - 1)[: rows * case.width].reshape(rows, case.width)
@@ -103,12 +104,12 @@ def made(case: Case) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         return np.take_along_axis(x, at.reshape(rows, time, *[1] * (x.ndim - 2)), axis=1)
 
     kv = [jnp.asarray(each, case.dtype) for each in pages]
-    pairs = in_pairs(*kv) if case.paired else None
+    pairs = jnp.pad(in_pairs(*kv), ((0, 0),) * 3 + ((0, -case.dim % case.lanes),)) if case.paired else None
     uses = "Segment" in str(case.mask)
     given = {
         "q": jnp.asarray(picked(q), case.dtype),
-        "k": kv[0] if pairs is None else from_pairs(pairs)[0],
-        "v": kv[1] if pairs is None else from_pairs(pairs)[1],
+        "k": kv[0] if pairs is None else from_pairs(pairs)[0][..., : case.dim],
+        "v": kv[1] if pairs is None else from_pairs(pairs)[1][..., : case.dim],
         "pairs": pairs,
         "q_tokens": Tokens(
             jnp.asarray(index, jnp.int32), *([jnp.asarray(picked(x)) for x in (segment, prefix)] if uses else ())
@@ -154,6 +155,7 @@ def test_pages_are_as_rows(data):
         biased=draw(st.booleans()),
         sinks=draw(st.booleans()),
         paired=draw(st.booleans()),
+        lanes=draw(st.sampled_from([1, 8])),
         dtype=draw(st.sampled_from([jnp.float32, jnp.bfloat16])),
     )
     hold(PagedAttention.Config(block=draw(st.sampled_from([1, 4, 128]))), case)
@@ -198,6 +200,7 @@ TPU = {
     "decode": LATER._replace(dim=128, paired=True),
     "chunks": CHUNKS._replace(dim=128, heads=(4, 1), soft_cap=0.5),
     "a window": LATER._replace(dim=128, mask=Causal() & SlidingWindow(3), paired=True, lengths=(9, 1, 2)),
+    "heads filled up": LATER._replace(dim=64, paired=True, lanes=128),
     "a chunk in bfloat16": Case((13,), (7,), 4, 4, heads=(4, 2), dim=128, paired=True, dtype=jnp.bfloat16),
 }
 
@@ -224,7 +227,7 @@ def reason(case: Case, cfg: Any = RAGGED, **changes: Any) -> str:
 GOOD = TPU["decode"]
 REFUSED = [
     (GOOD, {"pages": None}, "keys and values are not in pages"),
-    (GOOD._replace(dim=64), {}, "heads have dim 64, expected 128"),
+    (GOOD._replace(dim=64), {}, "heads have dim 64, expected 128, or to be filled up to that"),
     (GOOD._replace(heads=(3, 3), dtype=jnp.bfloat16), {}, "3 key heads on a device do not fill registers"),
     (GOOD._replace(mask=Full()), {}, "the mask is not causal"),
     (GOOD._replace(mask=Causal() | Prefix()), {}, "the ragged kernel for TPUs does not offer the mask "),

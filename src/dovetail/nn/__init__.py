@@ -43,6 +43,9 @@ from ._position_bias import ALiBi as ALiBi
 from ._position_bias import PositionBias as PositionBias
 from ._quantised import Float8Linear as Float8Linear
 from ._quantised import Int8Linear as Int8Linear
+from ._quantised_cache import Int8Cache as Int8Cache
+from ._quantised_linear import QuantisedLinear as QuantisedLinear
+from ._quantised_linear import quantised_params as quantised_params
 from ._remat import POLICIES as POLICIES
 from ._remat import RematPolicy as RematPolicy
 from ._remat import with_remat as with_remat
@@ -66,6 +69,7 @@ from .moe._feed_forward import WeightedFeedForward as WeightedFeedForward
 from .moe._linear import DenseGroupedLinear as DenseGroupedLinear
 from .moe._linear import GroupedLinear as GroupedLinear
 from .moe._lora import LoRAGroupedLinear as LoRAGroupedLinear
+from .moe._quantised import QuantisedGroupedLinear as QuantisedGroupedLinear
 from .moe._router import Router as Router
 from .moe._router import Routing as Routing
 from .moe._router import TopKRouter as TopKRouter

@@ -5,7 +5,6 @@ Shape letters: B batch, T time, S keys, D model dim, H query heads, G key heads,
 """
 
 import abc
-import dataclasses
 from typing import Literal
 
 import jax
@@ -130,8 +129,7 @@ class Attention(Mixer):
         q, k, v = self._heads(x, context)
         view = None if k is None or v is None else self._view(k, v, context)
         if self.variant is not None:
-            # It may change keys and values, which then no longer lie in pairs.
-            view = self.variant.view(view and dataclasses.replace(view, pairs=None), context)
+            view = self.variant.view(view and view.plain(x.dtype), context)  # It may change keys and values.
         assert view is not None, "checked when the attention is built"
         attended = self._attended(q, view, context)
         if self.variant is not None:
@@ -172,6 +170,7 @@ class Attention(Mixer):
             k_tokens=view.tokens,
             pages=view.pages,
             pairs=view.pairs,
+            scales=view.scales and (view.scales["k"], view.scales["v"]),
             scale=self._scale,
             aligned=view.aligned,
             soft_cap=self.cfg.soft_cap,

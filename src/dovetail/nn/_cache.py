@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Axes, Module, ModuleError
-from dovetail.ops import EMPTY, Tokens, from_pairs, in_pairs, rows_of_pages
+from dovetail.ops import EMPTY, Tokens, from_pairs, in_pairs, rescaled, rows_of_pages
 
 
 @jax.tree_util.register_dataclass
@@ -27,6 +28,13 @@ class View:
     pages: Array | None = None  # `[B, N]`: the pages of each row, in order; None: rows are contiguous.
     pairs: Array | None = None  # `[P, L, 2G, K]`: keys and values as they lie, if in turn; see `PagedCache`.
     aligned: bool = dataclasses.field(metadata={"static": True}, default=False)  # Keys and queries are the same tokens.
+    scales: Mapping[str, Array] | None = None  # Of values that are integers, without their last dimension.
+
+    def plain(self, dtype: DTypeLike) -> "View":
+        """Returns it for who changes keys and values: not in pairs, and in a dtype if they were integers."""
+        scales = self.scales or {}
+        numbers = {name: rescaled(self.values[name], scale, dtype) for name, scale in scales.items()}
+        return dataclasses.replace(self, values={**self.values, **numbers}, pairs=None, scales=None)
 
 
 class Cache(Module, abc.ABC):
@@ -36,6 +44,7 @@ class Cache(Module, abc.ABC):
         entries: Mapping[str, tuple[int, ...]] = REQUIRED  # What is kept of each token, by name; set by the owner.
         axes: Mapping[str, tuple[str | None, ...]] = REQUIRED  # Their logical names, set with the shapes.
         window: int | None = REQUIRED  # How many tokens back the owner looks; others need not be kept. Set by it, too.
+        dtypes: Mapping[str, str] = {}  # Of what is not kept in that of the computation, by name.
 
     @abc.abstractmethod
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
@@ -58,7 +67,7 @@ class DenseCache(Cache):
             heads, rest = (shape[:1], shape[1:]) if len(shape) > 1 else ((), shape)
             axes: Axes = cfg.axes[name]
             axes = ("batch", *axes[: len(heads)], None, *axes[len(heads) :])
-            self.state(name, ("batch", *heads, "capacity", *rest), axes=_whole(axes))
+            self.state(name, ("batch", *heads, "capacity", *rest), axes=_whole(axes), dtype=cfg.dtypes.get(name))
         _declare_tokens(self)
 
     def forward(self, values: Mapping[str, Array], tokens: Tokens) -> View:
@@ -83,25 +92,30 @@ class PagedCache(Cache):
     that are known. A document or prefix is kept of each token only where calls speak of them.
 
     Entries `k` and `v` of one shape can be one array, `[P, L, 2G, K]`, in which each key head is followed by its value
-    head, as kernels for TPUs read them: to put them together in each call would copy all pages.
+    head, as kernels for TPUs read them: to put them together in each call would copy all pages. Such heads may be
+    filled up with zeros to a multiple of `lanes`; the memory of a TPU holds multiples of 128 in any case.
     """
 
     class Config(Cache.Config):
         page: int = 16  # Tokens of a page.
         paired: bool = False  # Whether keys and values are one array, where the owner keeps these two, alike.
+        lanes: int = 1  # What the dim of paired heads is filled up to a multiple of.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        if cfg.page < 1:
-            raise ConfigError(f"{self!r}: page is {cfg.page}, expected at least 1.")
+        for name in ("page", "lanes"):
+            if (size := getattr(cfg, name)) < 1:
+                raise ConfigError(f"{self!r}: {name} is {size}, expected at least 1.")
         pages, row_pages = (f"{name}{page_group(cfg.window)}" for name in ("pages", "row_pages"))
         self._paired = cfg.paired and _are_alike(cfg.entries)
         if self._paired:
             heads, dim = cfg.entries["k"]
-            self.state("kv", (pages, cfg.page, 2 * heads, dim), axes=(None, None, *_whole(cfg.axes["k"])))
+            width = -(-dim // cfg.lanes) * cfg.lanes
+            self.state("kv", (pages, cfg.page, 2 * heads, width), axes=(None, None, *_whole(cfg.axes["k"])))
         else:
             for name, shape in cfg.entries.items():
-                self.state(name, (pages, cfg.page, *shape), axes=(None, None, *_whole(cfg.axes[name])))
+                axes = (None, None, *_whole(cfg.axes[name]))
+                self.state(name, (pages, cfg.page, *shape), axes=axes, dtype=cfg.dtypes.get(name))
         for name, dtype in (("segment", jnp.int32), ("prefix", jnp.bool_)):
             self.state(name, (pages, cfg.page), axes=(None, None), dtype=dtype)
         self.state("table", ("batch", row_pages), axes=("batch", None), dtype=jnp.int32, init=_pages_in_order)
@@ -130,8 +144,9 @@ class PagedCache(Cache):
         now = Tokens(seen, known("segment", tokens.segment), known("prefix", tokens.prefix))
         if not self._paired:
             return View({name: write(name, new) for name, new in values.items()}, now, table)
-        pairs = write("kv", in_pairs(values["k"], values["v"]))
-        k, v = from_pairs(pairs)
+        both, width = in_pairs(values["k"], values["v"]), self.kv.shape[-1]
+        pairs = write("kv", jnp.pad(both, (*[(0, 0)] * 3, (0, width - both.shape[-1]))))
+        k, v = (x[..., : both.shape[-1]] for x in from_pairs(pairs))
         return View({"k": k, "v": v}, now, table, pairs)
 
 

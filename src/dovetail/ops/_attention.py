@@ -18,6 +18,7 @@ from dovetail.config import Component
 
 from ._kernel_choice import Support
 from ._masks import Mask, Tokens, window_of
+from ._quantised import rescaled
 from ._score_bias import ScoreBias
 from ._work import Work, is_counted, stated
 
@@ -81,6 +82,7 @@ class AttentionInputs(NamedTuple):
     sinks: Array | None
     pages: Array | None = None
     pairs: Array | None = None
+    scales: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class AttentionKernel(Component, abc.ABC):
         sinks: Array | None = None,
         pages: Array | None = None,
         pairs: Array | None = None,
+        scales: tuple[Array, Array] | None = None,
     ) -> Array:
         """Returns `[B, T, H, V]`: for each query, the mean of the values weighted by softmax of the scores.
 
@@ -145,15 +148,21 @@ class AttentionKernel(Component, abc.ABC):
             sinks: `[H]`, the score of one more key for each head, which everyone sees and whose value is zero.
             pages: `[B, N]`, the pages of each row, in order, where keys and values are pages, `[P, L, G, K]`: the same
                 as rows of S = N L keys. A kernel that does not read pages (`reads_pages`) is given such rows.
-            pairs: `[P, L, 2G, K]`, each key head followed by its value head, where pages lie in memory so: `k` and `v`
-                are then parts of it, and a kernel that can take both together moves nothing.
+            pairs: `[P, L, 2G, K or more]`, each key head followed by its value head, where pages lie in memory so: `k`
+                and `v` are then parts of it, without the zeros that may fill up K, and a kernel that can take both
+                together moves nothing.
+            scales: of `k` and `v`, without their last dimension, where these are integers, as `quantise_rows` makes
+                them. A kernel is given them with pages alone, which it then should not make floating-point as a whole.
         """
         if pages is not None and not self.reads_pages:
-            k, v, pages, pairs = rows_of_pages(k, pages), rows_of_pages(v, pages), None, None
+            k, v, *scaled = (rows_of_pages(each, pages) for each in (k, v, *(scales or ())))
+            pages, pairs, scales = None, None, (scaled[0], scaled[1]) if scaled else None
+        if scales is not None and pages is None:
+            k, v, scales = rescaled(k, scales[0], q.dtype), rescaled(v, scales[1], q.dtype), None
         if is_counted():
             keys = k.shape[1] if pages is None else k.shape[1] * pages.shape[1]
             return stated(attention_work(q, keys, v, mask, aligned), _result(q, v), q, k, v)
-        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages, pairs)
+        inputs = AttentionInputs(q, k, v, q_tokens, k_tokens, bias, sinks, pages, pairs, scales)
         return self.attend(inputs, Scoring(mask, scale, soft_cap), aligned)
 
     @abc.abstractmethod

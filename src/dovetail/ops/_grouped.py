@@ -10,6 +10,7 @@ Shape letters: M rows, G groups, K inputs, N outputs.
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from jax import Array
 from dovetail.config import Component, ConfigError
 
 from ._kernel_choice import Support, choose
+from ._quantised import Quantised, dequantise, quantised_matmul
 from ._work import Work, is_counted, stated
 
 
@@ -28,14 +30,16 @@ class GroupedMatmul(Component, abc.ABC):
     class Config(Component.Config):
         keeps_defaults: ClassVar[bool] = True
 
-    def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
+    def __call__(self, x: Array, weight: Array | Quantised, sizes: Array) -> Array:
         """Returns `[M, N]`: each row times the matrix of its group. Rows after the last group give zeros.
 
         Args:
             x: `[M, K]`, the rows of the first group first.
-            weight: `[G, K, N]`, of the dtype of `x`, which is that of the result; sums are in float32.
+            weight: `[G, K, N]`, of the dtype of `x`, which is that of the result, or in few bits; sums are in float32.
             sizes: `[G]`, integers: how many rows each group has, M in all at most.
         """
+        if isinstance(weight, Quantised):
+            return self.multiply_quantised(x, weight, sizes)
         if is_counted():
             (rows, ins), outs = x.shape, weight.shape[2]
             flops = 2 * rows * ins * outs
@@ -54,6 +58,10 @@ class GroupedMatmul(Component, abc.ABC):
     @abc.abstractmethod
     def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         """Computes what a call returns, of what it supports."""
+
+    def multiply_quantised(self, x: Array, weight: Quantised, sizes: Array) -> Array:
+        """Computes the same of matrices in few bits; by default, from a floating-point copy of all of them."""
+        return self(x, dequantise(weight, x.dtype), sizes)
 
 
 class ReferenceGroupedMatmul(GroupedMatmul):
@@ -90,6 +98,15 @@ class BlockedGroupedMatmul(GroupedMatmul):
 
     def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         return _blocked(max(1, min(self.cfg.block, x.shape[0])), x, weight, sizes)
+
+    def multiply_quantised(self, x: Array, weight: Quantised, sizes: Array) -> Array:
+        if is_counted():
+            return super().multiply_quantised(x, weight, sizes)
+
+        def product(part: Array, group: Array) -> Array:
+            return quantised_matmul(part, jax.tree.map(lambda each: each[group], weight))
+
+        return _for_rows(max(1, min(self.cfg.block, x.shape[0])), x, product, weight.values.shape[2], sizes)
 
 
 class PreferredGroupedMatmul(GroupedMatmul):
@@ -163,19 +180,28 @@ _blocked.defvjp(_blocked_forward, _blocked_backward)
 
 def _products(block: int, x: Array, weight: Array, sizes: Array, *, transpose: bool) -> Array:
     """Multiplies each row by the matrix of its group, or by its transpose."""
-    rows, padded = x.shape[0], _padded(x, block)
     side = 2 if transpose else 1
+
+    def product(part: Array, group: Array) -> Array:
+        return jax.lax.dot_general(
+            part, weight[group], (((1,), (side - 1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+
+    return _for_rows(block, x, product, weight.shape[3 - side], sizes)
+
+
+def _for_rows(block: int, x: Array, product: Callable[[Array, Array], Array], outs: int, sizes: Array) -> Array:
+    """Returns `[M, outs]`: what `product` makes of each block of rows and its group."""
+    rows, padded = x.shape[0], _padded(x, block)
 
     def one(y: Array, each: RowBlocks) -> Array:
         # What reaches into the next group is overwritten by the blocks of that group.
         part = jax.lax.dynamic_slice_in_dim(padded, each.start, block)
-        product = jax.lax.dot_general(
-            part, weight[each.group], (((1,), (side - 1,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        return jax.lax.dynamic_update_slice_in_dim(y, product.astype(y.dtype), each.start, 0)
+        made = product(part, each.group).astype(y.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(y, made, each.start, 0)
 
     # Zeros that are like x also vary over devices if x does.
-    y = jnp.zeros_like(x, shape=(rows + block, weight.shape[3 - side]))
+    y = jnp.zeros_like(x, shape=(rows + block, outs))
     y = _for_blocks(one, y, row_blocks(sizes, rows, block))
     grouped = jnp.arange(rows, dtype=sizes.dtype) < jnp.sum(sizes)
     return jnp.where(grouped[:, None], y[:rows], 0)

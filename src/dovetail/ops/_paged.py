@@ -16,6 +16,7 @@ from dovetail.config import ConfigError
 from ._attention import MASKED, AttentionInputs, AttentionKernel, Parts, Scoring, by_group, from_pairs
 from ._kernel_choice import Support
 from ._masks import EMPTY, Mask, Tokens, window_of
+from ._quantised import rescaled
 
 
 class _Sums(NamedTuple):
@@ -66,7 +67,10 @@ class PagedAttention(AttentionKernel):
             # Of what lies in memory: a part of that would be made for all pages, not just for those that are chosen.
             lying = (k, v) if inputs.pairs is None else (inputs.pairs,)
             rows = [each[chosen].reshape(q.shape[0], width * size, *each.shape[2:]) for each in lying]
-            rows = rows if inputs.pairs is None else from_pairs(rows[0])
+            rows = rows if inputs.pairs is None else [x[..., : k.shape[-1]] for x in from_pairs(rows[0])]
+            if inputs.scales is not None:
+                scales = [each[chosen].reshape(*rows[0].shape[:2], -1) for each in inputs.scales]
+                rows = [rescaled(row, scale, q.dtype) for row, scale in zip(rows, scales, strict=True)]
             here = jax.tree.map(lambda field: part(field, width * size), tokens)
             return _added(sums, grouped, rows[0], rows[1], here, inputs, scoring)
 

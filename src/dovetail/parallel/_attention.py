@@ -170,6 +170,7 @@ class _Split:
             sinks=jax.tree.map(lambda _: of_heads, inputs.sinks),
             pages=None if inputs.pages is None else self._spec(),
             pairs=None if inputs.pairs is None else keys,
+            scales=jax.tree.map(lambda _: keys, inputs.scales),
         )
 
     def _spec(self, *after_batch: tuple[str, ...]) -> PartitionSpec:
@@ -183,5 +184,6 @@ class _Split:
         group = here * math.prod(self.sizes[axis] for axis in self.heads) // in_all
         share = math.gcd(group, here)  # On every device, so many query heads that follow each other have one key head.
         heads = (jax.lax.axis_index(self.heads) * here + jnp.arange(0, here, share)) // group
-        k, v = (jnp.take(each, heads, axis=2, mode="clip") for each in (inputs.k, inputs.v))
-        return inputs._replace(k=k, v=v, pairs=None if inputs.pairs is None else in_pairs(k, v))
+        lying = (inputs.k, inputs.v, inputs.scales)
+        k, v, scales = jax.tree.map(lambda each: jnp.take(each, heads, axis=2, mode="clip"), lying)
+        return inputs._replace(k=k, v=v, pairs=None if inputs.pairs is None else in_pairs(k, v), scales=scales)

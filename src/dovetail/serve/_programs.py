@@ -330,7 +330,9 @@ def _merged_params(program: Program) -> Any:
 def _in_pages(cfg: Any, page: int, platform: str) -> Any:
     """Returns a model whose caches are in pages, with kernels that read them."""
     kernels = _KERNELS.get(platform, ())
-    cache = PagedCache.Config(page=page, paired=RaggedPagedAttention.Config() in kernels)
+    cache = PagedCache.Config(page=page)
+    if platform == "tpu":
+        cache = cache.set(paired=True, lanes=128)  # As its kernel wants them.
     paged = replace_all(DenseCache.Config, cache, missing="ok")(cfg)
 
     def reads_pages(old: AttentionKernel.Config) -> AttentionKernel.Config:

@@ -54,8 +54,8 @@ class RaggedPagedAttention(AttentionKernel):
             return Support("keys and values are not in pages")
         if inputs.k.shape != inputs.v.shape or inputs.k.dtype != inputs.q.dtype:
             return Support("queries, keys and values have different dims or dtypes")
-        if (dim := inputs.k.shape[-1]) != _LANES:
-            return Support(f"heads have dim {dim}, expected {_LANES}")
+        if (dim := (inputs.k if inputs.pairs is None else inputs.pairs).shape[-1]) != _LANES:
+            return Support(f"heads have dim {dim}, expected {_LANES}, or to be filled up to that")
         if not _is_tiled(2 * inputs.k.shape[2], inputs.k.dtype):
             return Support(f"{inputs.k.shape[2]} key heads on a device do not fill registers")
         rows, width = inputs.pages.shape
@@ -70,12 +70,13 @@ class RaggedPagedAttention(AttentionKernel):
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
-        q, table = inputs.q, inputs.pages
+        table, dim = inputs.pages, inputs.q.shape[-1]
         assert table is not None
         band = band_of(_without_written(scoring.mask))
         assert band is not None
         pairs = in_pairs(inputs.k, inputs.v) if inputs.pairs is None else inputs.pairs
-        size = pairs.shape[1]
+        size, more = pairs.shape[1], pairs.shape[-1] - dim
+        q = jnp.pad(inputs.q, (*[(0, 0)] * 3, (0, more)))  # Zeros change no product, and make no value.
         real, counts, lengths = _counted(inputs)
         if band.window is not None:
             table, lengths = _within(band.window, table, lengths, size, q.shape[1])
@@ -97,7 +98,7 @@ class RaggedPagedAttention(AttentionKernel):
                 num_queries_per_block=min(flat.shape[0], self.cfg.block_q),
             )
         out = out.reshape(q.shape) if places is None else out[places]
-        return jnp.where(real[..., None, None], out, 0)  # What the kernel leaves out is never written.
+        return jnp.where(real[..., None, None], out[..., :dim], 0)  # What the kernel leaves out is never written.
 
 
 def _counted(inputs: AttentionInputs) -> tuple[Array, Array, Array]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Guard`: what happens to a request before an endpoint sees it: keys, sizes, and whether new ones are taken."""
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -14,6 +16,7 @@ from ._errors import ApiError
 from ._served import Served
 
 _OPEN = {"/", "/health"}  # They say nothing of the model, and need no key.
+_PATIENCE = 4  # Times the largest body that is read of a request that is refused.
 _KEEPS_WORKING = {"GET", "HEAD"}  # While requests are finished, and new ones refused.
 
 
@@ -56,6 +59,7 @@ class Guard:
         try:
             self._check(scope, Headers(scope=scope))
         except ApiError as e:
+            await self._thrown_away(receive)
             await e.response(scope, receive, send)
             return
         self._served.in_flight += 1
@@ -63,6 +67,17 @@ class Guard:
             await self._app(scope, limited, send)
         finally:
             self._served.in_flight -= 1
+
+    async def _thrown_away(self, receive: Receive) -> None:
+        """Reads the body of a refused request, as far as there is patience: else a client that sends sees no answer."""
+        left = _PATIENCE * self._served.http.max_bytes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._served.http.read_seconds):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if not self._keys:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -27,6 +28,8 @@ def endpoint(answer: Callable[[Served, Fields], Awaitable["Response | EventStrea
         try:
             fields = parse(await _body(request, served.http.read_seconds))
             found = await _unless_gone(request.receive, _call(answer, served, fields))
+        except ClientDisconnect:
+            found = None
         except Exception as e:
             return as_api_error(e).response
         return Response(status_code=_GONE) if found is None else found
