@@ -384,3 +384,20 @@ def test_special_tokens_of_a_chat_are_one_id_each(tmp_path):
     start, end = library.token_to_id("<|im_start|>"), library.token_to_id("<|im_end|>")
     assert tokenizer.encode_with_special(chat).tolist() == [start, 1, 3, end, start, 2]
     assert start not in tokenizer.encode(chat)
+
+
+def test_processes_started_ahead_render_the_same_and_end():
+    files = {"chat_template.jinja": b"{% for m in messages %}{{ m.content }}{% endfor %}"}
+    template = ChatTemplate(files, ahead=2)
+    waiting = list(template._waiting)
+    assert len(waiting) == 2
+    waiting[0].kill()  # One that has died is not used.
+    waiting[0].wait()
+    chats = [[{"role": "user", "content": f"number {i}"}] for i in range(4)]
+    assert [template.render(chat) for chat in chats] == [ChatTemplate(files).render(chat) for chat in chats]
+    assert len(template._waiting) == 2
+    last = list(template._waiting)
+    template.close()
+    assert all(process.returncode is not None for process in [*waiting, *last])
+    assert template.render(chats[0]) == "number 0", "it goes on without them"
+    assert not template._waiting

@@ -81,6 +81,7 @@ from dovetail.zoo import recipe
 
 name, on, changes, sizes = json.loads(sys.argv[1])
 cfg = on_hardware(override(recipe(name), changes), on)
+sizes["chunks"] = tuple(sizes["chunks"])
 found = compiled_serving(cfg.set(mesh=serving_mesh(cfg, hardware(on))), Serving(**sizes), hardware(on))
 print(json.dumps({**found._asdict(), "steps": [step._asdict() for step in found.steps]}))
 """

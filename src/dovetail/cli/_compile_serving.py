@@ -40,8 +40,7 @@ def _text(recipe: str, report: Any) -> str:
     limit = "" if report.hbm_limit_gib is None else f" of {report.hbm_limit_gib:.1f}"
     room = "" if report.room_gib is None else f", room for {report.room_gib:.2f}"
     lines = [
-        f"{recipe} served on {report.hardware}: {chips}, mesh {mesh}, {report.dtype}, "
-        f"{report.parameters:,} parameters",
+        f"{recipe} served on {report.hardware}: {chips}, mesh {mesh}, {report.dtype}, {report.parameters:,} parameters",
         f"with {versions}",
         f"{'fits' if report.fits else 'does not fit'}: weights {report.weights_gib:.2f}{limit} GiB per chip{room} of "
         f"state",

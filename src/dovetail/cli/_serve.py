@@ -2,6 +2,8 @@
 """`dovetail serve RUN`: a trained model behind OpenAI's interface, with a page to chat on."""
 
 import argparse
+import contextlib
+import gc
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -52,7 +54,10 @@ def _serve(args: argparse.Namespace) -> int:
         name = how.http.name or _name(run.name)
         with open_engine(trained, how.serving, how.engine) as engine:
             served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, trained))
-            serve(served, opened, keys=keys, ready=lambda: _say_ready(name, address_of(opened)))
+            gc.collect()
+            gc.freeze()  # What is there now stays: the collector need not look at it while tokens are waited for.
+            with contextlib.closing(served):
+                serve(served, opened, keys=keys, ready=lambda: _say_ready(name, address_of(opened)))
     return 0
 
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chats as the text a model was trained on: the template that comes with its tokenizer."""
 
+import collections
+import contextlib
 import datetime
 import json
 import math
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,13 +34,22 @@ class ChatTemplate:
 
     Args:
         seconds: of processor time for a chat; on a busy machine it may take a few times as long.
+        ahead: processes that are started before they are needed, as this takes much longer than a chat; see `close`.
     """
 
-    def __init__(self, files: Mapping[str, bytes], *, seconds: float = 5.0) -> None:
+    def __init__(self, files: Mapping[str, bytes], *, seconds: float = 5.0, ahead: int = 0) -> None:
         config = _config(files)
         self._place, self._template = _template(files, config)
         self._tokens = {name: _token(name, config[name]) for name in _TOKENS if config.get(name) is not None}
         self._seconds = seconds
+        self._ahead, self._waiting = ahead, collections.deque[subprocess.Popen[bytes]]()
+        weakref.finalize(self, _end_all, self._waiting)
+        self._fill()
+
+    def close(self) -> None:
+        """Ends the processes that were started ahead."""
+        self._ahead = 0
+        _end_all(self._waiting)
 
     def render(
         self,
@@ -84,24 +96,54 @@ class ChatTemplate:
             data = json.dumps(request).encode()
         except (TypeError, ValueError, RecursionError) as e:
             raise ConfigError(f"a message of a chat has something else than texts in it: {e}.") from e
-        command = [sys.executable, "-I", "-B", str(_PROGRAM)]
+        process = self._started()
         try:
-            done = subprocess.run(command, input=data, capture_output=True, env={}, timeout=4 * self._seconds + 5)
+            out, errors = process.communicate(data, timeout=4 * self._seconds + 5)
         except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
             return {"error": self._slow()}
+        finally:
+            self._fill()
+        if process.returncode == 0:
+            return json.loads(out)
+        if process.returncode == -getattr(signal, "SIGXCPU", 0):
+            return {"error": self._slow()}
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        return {"error": f"its process ended with {process.returncode}, {last[:300] or 'without a word'}"}
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Returns a process that waits for a chat: one of those started ahead, if any is left."""
+        with contextlib.suppress(IndexError):
+            process = self._waiting.popleft()
+            if process.poll() is None:
+                return process
+            process.communicate()
+        return self._started_anew()
+
+    def _started_anew(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-B", str(_PROGRAM)]
+        pipe = subprocess.PIPE
+        try:
+            return subprocess.Popen(command, env={}, stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as e:
             raise ConfigError(
                 f"a chat template is rendered by {sys.executable!r}, which cannot be started: {e}."
             ) from e
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        if done.returncode == -getattr(signal, "SIGXCPU", 0):
-            return {"error": self._slow()}
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return {"error": f"its process ended with {done.returncode}, {last[:300] or 'without a word'}"}
+
+    def _fill(self) -> None:
+        while len(self._waiting) < self._ahead:
+            self._waiting.append(self._started_anew())
 
     def _slow(self) -> str:
         return f"it takes more than {self._seconds:g} seconds"
+
+
+def _end_all(processes: collections.deque[subprocess.Popen[bytes]]) -> None:
+    while processes:
+        process = processes.pop()
+        process.kill()
+        process.communicate()
 
 
 def _config(files: Mapping[str, bytes]) -> dict[str, Any]:

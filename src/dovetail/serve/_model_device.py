@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from dovetail.module import merged
+from dovetail.nn import quantised_params
 from dovetail.progress import phase
 from dovetail.train import Trained
 
@@ -98,6 +99,8 @@ class ModelDevice(Device):
 
     def _placed(self, params: Any) -> Any:
         """Returns parameters of the run as the programs take them."""
+        if self._model.serving.weights is not None:
+            params = quantised_params(self._model.source.build(), params)  # Before they are copied in full.
         if self._model.serving.apart:
             params = params_apart(self._model.source, params, self._model.program.model)
         params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, self._model.params)

@@ -23,6 +23,7 @@ from ._apart import layers_apart
 from ._device import DeviceShape, Group
 from ._draw import Counts, Drawing, DrawParams, add_tokens, count_tokens, draw, greedy, make_counts, score
 from ._memory import fitting_tokens, free_bytes
+from ._quantised import KV, Weights, check_speed, quantised
 from ._store import Store
 
 # Kernels that read pages, the best first, by platform; `PagedAttention`, for all platforms, comes after them.
@@ -45,6 +46,9 @@ class Serving(ConfigBase):
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
     apart: bool = True
+    weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
+    kv: KV | None = None  # Keys and values, or what else caches keep; None: in the dtype of the computation.
+    slower: bool = False  # Whether to use few bits also where they take longer, to save memory.
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
@@ -85,13 +89,16 @@ class ServedModel:
 
     def __init__(self, cfg: Trainer.Config, serving: Serving, devices: Any = None, *, room: int | None = None) -> None:
         serving.check()
-        self.serving, self.source = serving, cfg.model
         probe = Program(cfg, devices, trains=False)
         for method in ("hidden", "head_logits", "max_length"):
             if not hasattr(probe.model, method):
                 raise ConfigError(
                     f"{probe.model!r} cannot be served: it has no method `{method}`, as a language model has."
                 )
+        if not serving.slower:
+            check_speed(serving.weights, probe.devices.platform)
+        cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
+        self.serving, self.source = serving, cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
         paged = _in_pages(model, serving.page, probe.devices.platform)
         self.program = Program(cfg.set(model=paged), devices, trains=False)

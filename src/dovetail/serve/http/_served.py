@@ -22,6 +22,9 @@ from ._metrics import Metrics
 _T = TypeVar("_T")
 
 
+_AHEAD = 2  # Processes for chat templates that wait to be needed.
+
+
 class Http(ConfigBase):
     """The limits of a server."""
 
@@ -84,9 +87,14 @@ class Served:
         self._grammars: GrammarCompiler | None = None
         self._lock = threading.Lock()
         try:
-            self._template, self._why = ChatTemplate(tokenizer.files()), ""
+            self._template, self._why = ChatTemplate(tokenizer.files(), ahead=_AHEAD), ""
         except ConfigError as e:
             self._template, self._why = None, str(e)
+
+    def close(self) -> None:
+        """Ends what was started for requests to come."""
+        if self._template is not None:
+            self._template.close()
 
     @property
     def has_chat(self) -> bool:
