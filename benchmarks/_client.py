@@ -28,8 +28,6 @@ class Answer(NamedTuple):
     times: tuple[float, ...]  # When text came, which is mostly for each token.
     end: float
     tokens: int  # As the server counts them.
-    ids: tuple[int, ...] = ()  # If the server says them.
-    text: str = ""
 
     @property
     def ttft(self) -> float:
@@ -138,7 +136,7 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        start, times, text, ids, usage = time.perf_counter(), list[float](), list[str](), list[int](), {}
+        start, times, usage = time.perf_counter(), list[float](), {}
         async for line in self._lines("POST", "/v1/completions", body):
             if not line.startswith(b"data: ") or line[6:].strip() == b"[DONE]":
                 continue
@@ -149,13 +147,11 @@ class Client:
             for choice in chunk.get("choices") or ():
                 if choice.get("text") or not choice.get("finish_reason"):
                     times.append(time.perf_counter())
-                    text.append(choice.get("text") or "")
-                ids += choice.get("token_ids") or ()
         if not times or not usage:
             raise ServerError("the server sent no text, or did not say how many tokens there are.")
         if usage["completion_tokens"] != asked.max_tokens:
             raise ServerError(f"the server sent {usage['completion_tokens']} tokens, expected {asked.max_tokens}.")
-        return Answer(start, tuple(times), time.perf_counter(), usage["completion_tokens"], tuple(ids), "".join(text))
+        return Answer(start, tuple(times), time.perf_counter(), usage["completion_tokens"])
 
     async def _lines(self, method: str, path: str, body: Any = None) -> AsyncIterator[bytes]:
         """Yields the lines of an answer as they come."""

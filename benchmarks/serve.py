@@ -8,6 +8,7 @@ which is measured, too.
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import statistics
@@ -30,6 +31,7 @@ from dovetail.hardware import kept_programs, machine
 _PROMPT, _FIRST = 128, 20  # Tokens of a prompt; ids below are special tokens, in most vocabularies.
 _SHARED, _OWN = 512, 32  # Tokens of a prompt that a request before had, and that it had not.
 _LENGTH = 1024  # Tokens that a server has room for, at least, in a sequence.
+_PAUSE = 1.5  # Seconds after which the threads of a server that has answered wait, rather than spin.
 _GREEDY = 32  # Tokens of each answer that are compared.
 _TEXTS = (
     "The capital of France is",
@@ -45,7 +47,7 @@ class ServeRow(NamedTuple):
 
     name: str
     unit: str  # "ms", "s", "tokens/s", or "": a ratio.
-    values: dict[str, list[float]]  # Of each round, by server; none for one that could not be measured.
+    values: dict[str, list[float]]  # In this unit, of each round, by server; none for one that could not be measured.
 
     def median(self, server: str) -> float | None:
         """Returns the middle one of a server, if there is any."""
@@ -77,7 +79,8 @@ class _Bench:
         self.servers: list[Server] = []
 
     def add(self, name: str, unit: str, server: str, value: float) -> None:
-        """Keeps a value."""
+        """Keeps a value; a time is given in seconds."""
+        value = 1e3 * value if unit == "ms" else value
         self.rows.setdefault(name, ServeRow(name, unit, {})).values.setdefault(server, []).append(value)
 
     def leave_out(self, server: str, why: object) -> None:
@@ -92,6 +95,7 @@ class _Bench:
         """Measures each server; who is first changes from round to round."""
         start = number % max(1, len(self.servers))
         for server in [*self.servers[start:], *self.servers[:start]]:
+            time.sleep(_PAUSE)
             try:
                 log(f"round {number + 1}/{self.args.rounds}: {server.name}: {measure(server)}")
             except (ServerError, OSError, TimeoutError) as e:
@@ -109,9 +113,9 @@ class _Bench:
             found = server.client.load(asked, load)
             many = "1 request" if load == "1" else f"{load} requests"
             self.add(f"TPOT, {many}", "ms", server.name, found.tpot)
-            if load != "1":
+            if load != "1" and not math.isnan(found.step):
                 self.add(f"TPOT, {many}, after all prompts", "ms", server.name, found.step)
-            else:
+            if load == "1":
                 self.add(f"TTFT, prompt of {_PROMPT}, idle", "ms", server.name, found.ttft)
             return f"{many}: TPOT {1e3 * found.tpot:.1f} ms, TTFT {1e3 * found.ttft:.0f} ms"
 
@@ -291,7 +295,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _idle(servers: Sequence[Server], seconds: float = 3.0) -> dict[str, float]:
-    time.sleep(1.0)  # Threads may go on for a while.
+    time.sleep(_PAUSE)
     before = {server.name: cpu_seconds(server.pid) for server in servers}
     time.sleep(seconds)
     return {server.name: (cpu_seconds(server.pid) - before[server.name]) / seconds for server in servers}
@@ -301,9 +305,7 @@ def _cell(row: ServeRow, server: str) -> str:
     value = row.median(server)
     if value is None:
         return "-"
-    if row.unit == "ms":
-        return f"{1e3 * value:.2f}" if value < 0.01 else f"{1e3 * value:.1f}" if value < 1 else f"{1e3 * value:,.0f}"
-    return f"{value:.2f}" if not row.unit else f"{value:.1f}"
+    return f"{value:.2f}" if not row.unit or value < 10 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def _text(report: ServeReport, about: dict[str, Any]) -> str:

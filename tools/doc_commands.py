@@ -129,7 +129,7 @@ def _resolve(args: Any) -> None:
     if hasattr(args, "prompt"):
         written, overrides = split_writing(overrides)
         override(Sampler.Config(), written)
-    if args.command == "serve":
+    if args.command == "serve" or getattr(args, "serve", False):
         served, overrides = split_serving(overrides)
         override(Serve(), served)
     given = [text for text in overrides if not text.endswith("...")]

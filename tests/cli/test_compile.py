@@ -134,3 +134,30 @@ def test_what_cannot_be_compiled_is_one_message_and_exit_2(arguments, text, caps
     message = capsys.readouterr().err
     assert message.startswith("dovetail compile: ")
     assert text in message
+
+
+def test_compile_says_what_serving_takes(capsys):
+    command = ["compile", "llama3-tiny", "--on", "cpu-2", "--serve", "serving.slots=2", "serving.max_length=32"]
+    command += ["serving.chunks=(8,)", "model.stack.num_layers=1"]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["recipe"], report["slots"], report["tokens"], report["mesh"]) == (
+        "llama3-tiny",
+        2,
+        64,
+        {"tensor": 2},
+    )
+    assert [(step["what"], step["rows"], step["tokens"]) for step in report["steps"]] == [
+        ("decode", 2, 1),
+        ("prefill", 1, 8),
+    ]
+    assert main([*command, "mesh.fsdp=1", "mesh.data=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("llama3-tiny served on cpu-2: 2 chips, mesh data=2, float32, ")
+    assert "room: 2 sequences at once, of 32 tokens at most; 64 tokens of all together, in pages of 16" in lines
+    assert "a token of each of 2 sequences with 32 tokens: at least not known" in lines
+
+
+def test_serving_is_asked_for_by_names_that_there_are(capsys):
+    assert main(["compile", "llama3-tiny", "--on", "cpu-2", "--serve", "serving.slot=2"]) == 2
+    assert "Did you mean 'slots'?" in capsys.readouterr().err

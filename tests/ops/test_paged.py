@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel that reads pages promises: what rows would give, wherever their pages lie and whatever is in others.
+"""What every kernel that reads pages promises: what rows give, wherever their pages lie and whatever is in others.
 
 Kernels for one kind of hardware promise less, and are interpreted here; `test_kernels_compiled.py` compiles them.
 """
@@ -80,7 +80,9 @@ def made(case: Case) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     heads, kv_heads = case.heads
     q, k, v = (random(rng, (rows, capacity, n, case.dim), case.dtype) for n in (heads, kv_heads, kv_heads))
     segment, prefix = rng.integers(1, 3, (rows, capacity)), rng.random((rows, capacity)) < 0.3
-    slopes, sinks = (rng.standard_normal(heads).astype(np.float32) if is_on else None for is_on in (case.biased, case.sinks))
+    slopes, sinks = (
+        rng.standard_normal(heads).astype(np.float32) if is_on else None for is_on in (case.biased, case.sinks)
+    )
     # The pages, in any order; all else, the first page included, holds what must not matter.
     count = rows * case.width + 2
     table = 1 + rng.permutation(count - 1)[: rows * case.width].reshape(rows, case.width)
@@ -198,7 +200,7 @@ def _interpreter(monkeypatch):
 
 TPU = {
     "decode": LATER._replace(dim=128, paired=True),
-    "chunks": CHUNKS._replace(dim=128, heads=(4, 1), soft_cap=0.5),
+    "chunks": CHUNKS._replace(dim=128, heads=(4, 1), soft_cap=0.5, paired=True),
     "a window": LATER._replace(dim=128, mask=Causal() & SlidingWindow(3), paired=True, lengths=(9, 1, 2)),
     "heads filled up": LATER._replace(dim=64, paired=True, lanes=128),
     "a chunk in bfloat16": Case((13,), (7,), 4, 4, heads=(4, 2), dim=128, paired=True, dtype=jnp.bfloat16),
@@ -227,6 +229,7 @@ def reason(case: Case, cfg: Any = RAGGED, **changes: Any) -> str:
 GOOD = TPU["decode"]
 REFUSED = [
     (GOOD, {"pages": None}, "keys and values are not in pages"),
+    (GOOD._replace(paired=False), {}, "keys and values do not lie in pairs"),
     (GOOD._replace(dim=64), {}, "heads have dim 64, expected 128, or to be filled up to that"),
     (GOOD._replace(heads=(3, 3), dtype=jnp.bfloat16), {}, "3 key heads on a device do not fill registers"),
     (GOOD._replace(mask=Full()), {}, "the mask is not causal"),
@@ -234,7 +237,7 @@ REFUSED = [
     (GOOD._replace(sinks=True), {}, "the ragged kernel for TPUs does not offer sinks"),
     (GOOD._replace(biased=True), {}, "the ragged kernel for TPUs does not offer a bias"),
     (GOOD._replace(mask=MASKS[4]), {}, "the ragged kernel for TPUs does not offer packed documents"),
-    (GOOD, {"q": jnp.zeros((3, 1, 4, 128), jnp.bfloat16)}, "queries, keys and values have different dims or dtypes"),
+    (GOOD, {"q": jnp.zeros((3, 1, 4, 128), jnp.bfloat16)}, "queries are bfloat16, keys and values float32"),
     (GOOD, {"pages": jnp.zeros((512, 300), jnp.int32)}, "tables of 512 rows with 300 pages do not fit into scalar "),
 ]
 

@@ -35,8 +35,8 @@ def test_bytes_and_operations_of_a_dense_model_are_those_of_its_matrices():
     norms = (2 * layers + 1) * model.dim
     looked_up = (found.parameters - table - norms) / 2 + norms + 4 * model.dim / 2
     assert decode.weight_bytes == pytest.approx(4 * looked_up)
-    # Keys and values that a step sees and those that it adds; document and prefix take 5 bytes of each place.
-    each = layers * (2 * key_heads * dim * 4 / 2 + 5)
+    # Keys and values that a step sees, and those that it adds.
+    each = layers * 2 * key_heads * dim * 4 / 2
     assert decode.state_bytes == pytest.approx(4 * (32 + 1) * each)
     assert found.token_bytes == pytest.approx(each)
     products = found.parameters - table - norms
@@ -102,12 +102,12 @@ def test_a_large_layer_on_tpus_is_read_at_the_speed_of_memory_by_the_ragged_kern
     assert math.isclose(found["ms_per_token"], moved / chip.hbm_bandwidth * 1e3)
     assert math.isclose(prefill["compute_ms"], prefill["flops"] / (4 * chip.peak["bfloat16"]) * 1e3)
     # One sum after attention, one after the feed-forward layer, and one of the embedding.
-    assert [(each["kind"], each["count"]) for each in decode["collectives"]][0] == ("all-reduce", 3)
+    assert next((each["kind"], each["count"]) for each in decode["collectives"]) == ("all-reduce", 3)
     held = found["weights_gib"] + found["state_gib"]
     assert 0.98 * held < decode["hbm_per_chip_gib"] < 1.1 * held
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3-tiny", "hybrid-tiny", "mixtral-tiny"])
+@pytest.mark.parametrize("name", ["deepseek-v3-tiny", pytest.param("hybrid-tiny", marks=pytest.mark.slow)])
 def test_every_structure_is_served_on_gpus(name):
     found = report_of("cuda", name, "gpu-h100-2", [], max_length=64, chunks=[16])
     assert found["fits"]

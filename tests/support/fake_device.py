@@ -102,6 +102,7 @@ class FakeDevice(Device):
         self.fetched = 0
         self._thread: int | None = None
         self.without_draw = 0
+        self.guessed = self.held = 0  # Guesses, and those that have held.
 
     def run(self, rows: Rows) -> Any:
         self._check(rows)
@@ -112,30 +113,64 @@ class FakeDevice(Device):
         self.without_draw += rows.draw is None
         num, size = rows.ids.shape
         tokens = np.zeros(num, np.int32)
-        numbers = [0] * num
+        numbers = [[0] for _ in range(num)]
+        guesses = rows.ids.copy()
         prompt = list[tuple[int, int]]()
         states = [self.states[source] if count else 0 for source, count in zip(rows.source, rows.count, strict=True)]
         written = set[tuple[str, int]]()
         for i in range(num):
             if rows.count[i]:
-                self._read(rows, i, states[i], numbers, prompt, written)
+                numbers[i] = self._read(rows, i, states[i], guesses[i], prompt, written)
+        if rows.verifies:
+            return number, rows, _copies(rows), self._verified(rows, guesses, numbers)
         for i in range(num):
             if rows.draws[i]:
                 slot = int(rows.slots[i])
-                tokens[i] = self.last[slot] = self._drawn(rows.draw, i, numbers[i], slot)
-        return number, rows, _copies(rows), self._answer(rows, tokens, numbers, prompt, size)
+                tokens[i] = self.last[slot] = self._drawn(rows.draw, i, numbers[i][-1], slot)
+        ends = [each[-1] for each in numbers]
+        return number, rows, _copies(rows), self._answer(rows, tokens, ends, prompt, size)
+
+    def _verified(self, rows: Rows, guesses: np.ndarray, numbers: list[list[int]]) -> Drawn:
+        """Draws as long as what is drawn was guessed."""
+        num, size = rows.ids.shape
+        tokens = np.full((num, size), -1, np.int32)
+        padded = [each + [0] * (size - len(each)) for each in numbers]
+        for i in map(int, np.flatnonzero(rows.count)):
+            slot, count = int(rows.slots[i]), int(rows.count[i])
+            assert rows.draws[i]
+            self.guessed += count - 1
+            for t in range(count):
+                token = self._drawn(rows.draw, i, numbers[i][t], slot, t)
+                tokens[i, t] = self.last[slot] = token
+                if t + 1 == count or token != guesses[i, t + 1]:
+                    break
+                self.held += 1
+            if self.poison:
+                self._poison(rows, i, int(rows.start[i] + (tokens[i] >= 0).sum()))
+        flat = [number for row in padded for number in row]
+        found = self._answer(rows, tokens.reshape(-1), flat, [], size)
+        each = {name: x.reshape(num, size, *x.shape[1:]) for name, x in found._asdict().items() if x is not None}
+        return Drawn(**each)
+
+    def _own_guess(self, number: int) -> int:
+        """The most likely token, three times of four."""
+        return (number + (number // 7 % 4 == 0)) % self.shape.vocab_size
 
     def _read(
-        self, rows: Rows, i: int, state: int, numbers: list[int], prompt: list[tuple[int, int]], written: set[Any]
-    ) -> None:
+        self, rows: Rows, i: int, state: int, ids: np.ndarray, prompt: list[tuple[int, int]], written: set[Any]
+    ) -> list[int]:
+        """Reads the tokens of a row, and returns the number of each. Guesses of its own are written to `ids`."""
+        numbers = list[int]()
         slot, start, count = int(rows.slots[i]), int(rows.start[i]), int(rows.count[i])
         if rows.fresh[i]:
             state = 0
         page = self.shape.page
         for t in range(count):
             place = start + t
-            token = int(rows.ids[i, t])
-            if rows.follows[i]:
+            if rows.verifies and self.shape.own_drafts and t:
+                ids[t] = self._own_guess(numbers[-1])
+            token = int(ids[t])
+            if rows.follows[i] and t == 0:
                 last = self.last[slot]
                 assert last is not None, "a row follows a token that was never drawn"
                 token = last
@@ -152,16 +187,18 @@ class FakeDevice(Device):
                 self.pages[group.name][target, place % page] = number
             if self.shape.has_row_state:
                 state = hash((state, number)) & 0x7FFFFFFFFFFF
-            numbers[i] = number
+            numbers.append(number)
             if rows.prompt_logprobs:
                 assert rows.targets is not None
                 prompt.append((number, int(rows.targets[i, t])))
         for group in self.shape.groups:
-            written.add((group.name, int(rows.tables[group.name][i][(start + count - 1) // page])))
+            for place in range(start, start + count):
+                written.add((group.name, int(rows.tables[group.name][i][place // page])))
         self.computed += count
         self.states[slot], self.lengths[slot] = state, start + count
-        if self.poison:
+        if self.poison and not rows.verifies:
             self._poison(rows, i, start + count)
+        return numbers
 
     def _value(self, group: Group, table: np.ndarray, place: int) -> int:
         page = int(table[place // self.shape.page])
@@ -175,7 +212,7 @@ class FakeDevice(Device):
                 for page in rows.tables[group.name][i][:behind]:
                     self.pages[group.name][page] = POISON
 
-    def _drawn(self, draw: RowDraw | None, i: int, number: int, slot: int) -> int:
+    def _drawn(self, draw: RowDraw | None, i: int, number: int, slot: int, after: int = 0) -> int:
         vocab = self.shape.vocab_size
         if draw is None:
             return number % vocab
@@ -191,7 +228,8 @@ class FakeDevice(Device):
             seed=int(draw.seed[i]),
         )
         mask = None if draw.mask is None or (draw.mask[i] == -1).all() else draw.mask[i]
-        token = drawn_token(number, vocab, request, int(draw.choice[i]), int(draw.number[i]), self.said[slot], mask)
+        place = int(draw.number[i]) + after
+        token = drawn_token(number, vocab, request, int(draw.choice[i]), place, self.said[slot], mask)
         self.said[slot][1].append(token)
         return token
 
@@ -255,7 +293,12 @@ class FakeDevice(Device):
         self._own_thread()
         shape = self.shape
         num, size = rows.ids.shape
-        assert (size == 1 and num in shape.rows) or (num == 1 and size in shape.chunks), rows.ids.shape
+        if rows.verifies:
+            assert num in shape.rows, rows.ids.shape
+            assert size == shape.drafts + 1 > 1, rows.ids.shape
+            assert not shape.has_row_state
+        else:
+            assert (size == 1 and num in shape.rows) or (num == 1 and size in shape.chunks), rows.ids.shape
         self.shapes.add((num, size))
         for array, dtype in zip(_arrays(rows), _DTYPES, strict=False):
             assert array.dtype == dtype

@@ -2,8 +2,8 @@
 """lm-eval against our server, and against transformers with the same weights, on a task made of shipped text.
 
 `python tools/parity/harness.py hf:DIRECTORY --peer PYTHON` starts `dovetail serve`, and runs lm-eval of an interpreter
-that has it (`pip install torch transformers accelerate peft 'lm-eval[api]'`) with `local-completions`, which needs `echo` with
-log-probabilities of the prompt; then with `hf`. Both must find the same.
+that has it (`pip install torch transformers accelerate peft 'lm-eval[api]'`) with `local-completions`, which needs
+`echo` with log-probabilities of the prompt; then with `hf`. Both must find the same.
 """
 
 import argparse

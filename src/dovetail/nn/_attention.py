@@ -170,7 +170,7 @@ class Attention(Mixer):
             k_tokens=view.tokens,
             pages=view.pages,
             pairs=view.pairs,
-            scales=view.scales and (view.scales["k"], view.scales["v"]),
+            scales=view.scales_of("k", "v"),
             scale=self._scale,
             aligned=view.aligned,
             soft_cap=self.cfg.soft_cap,

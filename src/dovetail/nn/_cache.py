@@ -30,6 +30,10 @@ class View:
     aligned: bool = dataclasses.field(metadata={"static": True}, default=False)  # Keys and queries are the same tokens.
     scales: Mapping[str, Array] | None = None  # Of values that are integers, without their last dimension.
 
+    def scales_of(self, k: str, v: str) -> tuple[Array, Array] | None:
+        """Returns the scales of keys and values, as kernels take them."""
+        return None if self.scales is None else (self.scales[k], self.scales[v])
+
     def plain(self, dtype: DTypeLike) -> "View":
         """Returns it for who changes keys and values: not in pairs, and in a dtype if they were integers."""
         scales = self.scales or {}
@@ -107,11 +111,12 @@ class PagedCache(Cache):
             if (size := getattr(cfg, name)) < 1:
                 raise ConfigError(f"{self!r}: {name} is {size}, expected at least 1.")
         pages, row_pages = (f"{name}{page_group(cfg.window)}" for name in ("pages", "row_pages"))
-        self._paired = cfg.paired and _are_alike(cfg.entries)
+        self._paired = cfg.paired and _are_alike(cfg)
         if self._paired:
             heads, dim = cfg.entries["k"]
             width = -(-dim // cfg.lanes) * cfg.lanes
-            self.state("kv", (pages, cfg.page, 2 * heads, width), axes=(None, None, *_whole(cfg.axes["k"])))
+            axes = (None, None, *_whole(cfg.axes["k"]))
+            self.state("kv", (pages, cfg.page, 2 * heads, width), axes=axes, dtype=cfg.dtypes.get("k"))
         else:
             for name, shape in cfg.entries.items():
                 axes = (None, None, *_whole(cfg.axes[name]))
@@ -150,9 +155,10 @@ class PagedCache(Cache):
         return View({"k": k, "v": v}, now, table, pairs)
 
 
-def _are_alike(entries: Mapping[str, tuple[int, ...]]) -> bool:
+def _are_alike(cfg: Cache.Config) -> bool:
     """Whether what is kept are keys and values of the same heads."""
-    return set(entries) == {"k", "v"} and entries["k"] == entries["v"] and len(entries["k"]) == 2
+    entries, same_dtype = cfg.entries, cfg.dtypes.get("k") == cfg.dtypes.get("v")
+    return same_dtype and set(entries) == {"k", "v"} and entries["k"] == entries["v"] and len(entries["k"]) == 2
 
 
 def page_group(window: int | None) -> str:

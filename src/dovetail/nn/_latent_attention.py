@@ -115,7 +115,7 @@ class LatentAttention(Mixer):
             q_tokens=context.tokens,
             k_tokens=view.tokens,
             pages=view.pages,
-            scales=view.scales and (view.scales["latent"],) * 2,
+            scales=view.scales_of("latent", "latent"),
             scale=self._scale,
             aligned=False,
         )

@@ -16,7 +16,7 @@ from jax import Array
 
 from dovetail.config import ConfigError
 from dovetail.module import Module, ModuleError, ParamSpec, constant, specs
-from dovetail.ops import Quantised, dequantise, quantise_columns, quantise_groups, quantised_matmul
+from dovetail.ops import Quantised
 
 from ._linear import Linear
 
@@ -34,8 +34,6 @@ class Dims(NamedTuple):
 
 def declare_quantised(module: Module, outer: Dims, ins: Dims, outs: Dims, *, bits: Bits, group: int) -> None:
     """Declares the parameters `weight` and `scale`, and `offset` with 4 bits, of `outer` maps from `ins` to `outs`."""
-    if bits not in (4, 8):
-        raise ConfigError(f"{module!r}: bits is {bits}, expected 4 or 8.")
 
     def declare(name: str, ins: Dims, init: Any, dtype: Any) -> None:
         at = -len(outs.shape)
@@ -91,13 +89,13 @@ class QuantisedLinear(Linear):
         cfg = self.cfg
         batch = x.shape[: x.ndim - len(cfg.in_shape)]
         flat = x.reshape(math.prod(batch), math.prod(cfg.in_shape))
-        y = quantised_matmul(flat, self._stored()).reshape(*batch, *cfg.out_shape)
+        y = self._stored().matmul(flat).reshape(*batch, *cfg.out_shape)
         return y + self.bias if cfg.bias else y
 
     def matrix(self) -> Array:
         if self.cfg.bias:
             raise ModuleError(f"{self!r} is asked for its matrix, but it also adds a bias. Set bias=False.")
-        made = dequantise(self._stored(), self.compute_dtype or jnp.float32)
+        made = self._stored().array(self.compute_dtype or jnp.float32)
         return made.reshape(*self.cfg.in_shape, *self.cfg.out_shape)
 
     def _stored(self) -> Quantised:
@@ -117,7 +115,8 @@ def quantised_params(module: Module, params: Mapping[str, Any]) -> dict[str, Any
 
 
 def _converted(tree: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    # Parts without parameters, such as what is inside of a cache, are only in the new tree.
+    made = {name: _converted(below, {}) for name, below in tree.items() if isinstance(below, Mapping)}
     for name, value in params.items():
         below = tree.get(name)
         made[name] = _converted(below, value) if isinstance(below, Mapping) else value
@@ -140,7 +139,7 @@ def _rounding(weight: ParamSpec, scale: ParamSpec) -> Callable[[Array], Quantise
 
     def rounded(value: Array) -> Quantised:
         flat = value.reshape(*outer, ins, outs)
-        return quantise_columns(flat) if weight.dtype == jnp.int8 else quantise_groups(flat, ins // scale.fan_in)
+        return Quantised.columns(flat) if weight.dtype == jnp.int8 else Quantised.groups(flat, ins // scale.fan_in)
 
     return jax.jit(rounded)
 

@@ -64,11 +64,7 @@ from ._platform import runs_on as runs_on
 from ._platform import target as target
 from ._preferred import PreferredAttention as PreferredAttention
 from ._quantised import Quantised as Quantised
-from ._quantised import dequantise as dequantise
-from ._quantised import quantise_columns as quantise_columns
-from ._quantised import quantise_groups as quantise_groups
 from ._quantised import quantise_rows as quantise_rows
-from ._quantised import quantised_matmul as quantised_matmul
 from ._quantised import rescaled as rescaled
 from ._query_blocks import QueryBlockAttention as QueryBlockAttention
 from ._rope import llama3_frequencies as llama3_frequencies

@@ -20,7 +20,6 @@ from jax import Array
 from dovetail.config import Component, ConfigError
 
 from ._kernel_choice import Support, choose
-from ._quantised import Quantised, dequantise, quantised_matmul
 from ._work import Work, is_counted, stated
 
 
@@ -30,16 +29,14 @@ class GroupedMatmul(Component, abc.ABC):
     class Config(Component.Config):
         keeps_defaults: ClassVar[bool] = True
 
-    def __call__(self, x: Array, weight: Array | Quantised, sizes: Array) -> Array:
+    def __call__(self, x: Array, weight: Array, sizes: Array) -> Array:
         """Returns `[M, N]`: each row times the matrix of its group. Rows after the last group give zeros.
 
         Args:
             x: `[M, K]`, the rows of the first group first.
-            weight: `[G, K, N]`, of the dtype of `x`, which is that of the result, or in few bits; sums are in float32.
+            weight: `[G, K, N]`, of the dtype of `x`, which is that of the result; sums are in float32.
             sizes: `[G]`, integers: how many rows each group has, M in all at most.
         """
-        if isinstance(weight, Quantised):
-            return self.multiply_quantised(x, weight, sizes)
         if is_counted():
             (rows, ins), outs = x.shape, weight.shape[2]
             flops = 2 * rows * ins * outs
@@ -58,10 +55,6 @@ class GroupedMatmul(Component, abc.ABC):
     @abc.abstractmethod
     def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         """Computes what a call returns, of what it supports."""
-
-    def multiply_quantised(self, x: Array, weight: Quantised, sizes: Array) -> Array:
-        """Computes the same of matrices in few bits; by default, from a floating-point copy of all of them."""
-        return self(x, dequantise(weight, x.dtype), sizes)
 
 
 class ReferenceGroupedMatmul(GroupedMatmul):
@@ -99,14 +92,9 @@ class BlockedGroupedMatmul(GroupedMatmul):
     def multiply(self, x: Array, weight: Array, sizes: Array) -> Array:
         return _blocked(max(1, min(self.cfg.block, x.shape[0])), x, weight, sizes)
 
-    def multiply_quantised(self, x: Array, weight: Quantised, sizes: Array) -> Array:
-        if is_counted():
-            return super().multiply_quantised(x, weight, sizes)
-
-        def product(part: Array, group: Array) -> Array:
-            return quantised_matmul(part, jax.tree.map(lambda each: each[group], weight))
-
-        return _for_rows(max(1, min(self.cfg.block, x.shape[0])), x, product, weight.values.shape[2], sizes)
+    def by_blocks(self, x: Array, sizes: Array, product: Callable[[Array, Array], Array], outs: int) -> Array:
+        """Returns `[M, outs]`: what `product` makes of a block of rows and its group, for matrices of any kind."""
+        return _for_rows(max(1, min(self.cfg.block, x.shape[0])), x, product, outs, sizes)
 
 
 class PreferredGroupedMatmul(GroupedMatmul):

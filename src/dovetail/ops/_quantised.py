@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from ._grouped import BlockedGroupedMatmul, GroupedMatmul
 from ._platform import target
 from ._work import is_counted
 
@@ -30,70 +31,81 @@ class Quantised(NamedTuple):
     scale: Array  # float32 `[..., N]`; or, with 4 bits, bfloat16 `[..., C, N]`.
     offset: Array | None = None  # With 4 bits: bfloat16 `[..., C, N]`.
 
+    @classmethod
+    def columns(cls, weight: Array) -> "Quantised":
+        """Rounds each column of `[..., K, N]` to 8 bits: off by half a scale at most, which is max / 254."""
+        return cls(*_rounded(weight.astype(jnp.float32), -2, jnp.float32))
 
-def quantise_columns(weight: Array) -> Quantised:
-    """Rounds each column of `[..., K, N]` to 8 bits: off by half a scale at most, which is max / 254."""
-    values, scale = _rounded(weight.astype(jnp.float32), -2, jnp.float32)
-    return Quantised(values, scale)
+    @classmethod
+    def groups(cls, weight: Array, size: int) -> "Quantised":
+        """Rounds groups of `size` numbers in each column of `[..., K, N]` to 4 bits: off by half a scale at most.
 
+        The scale is the range of the group by 15, and up to 2 % more: scale and offset are bfloat16, rounded so that
+        the whole range is within reach.
 
-def quantise_groups(weight: Array, size: int) -> Quantised:
-    """Rounds groups of `size` numbers in each column of `[..., K, N]` to 4 bits: off by half a scale at most.
+        Args:
+            size: even, and divides K.
+        """
+        *outer, ins, outs = weight.shape
+        groups = weight.astype(jnp.float32).reshape(*outer, ins // size, size, outs)
+        least, most = jnp.min(groups, axis=-2), jnp.max(groups, axis=-2)
+        offset = (least - jnp.abs(least) * (_WIDER - 1)).astype(jnp.bfloat16)
+        scale = ((most - offset.astype(jnp.float32)) / 15 * _WIDER).astype(jnp.bfloat16)
+        step, start = (each.astype(jnp.float32)[..., None, :] for each in (scale, offset))
+        rounded = jnp.clip(jnp.round((groups - start) / jnp.where(step == 0, 1.0, step)), 0, 15).astype(jnp.uint8)
+        low, high = jnp.split(rounded, 2, axis=-2)
+        return cls((low | high << 4).reshape(*outer, ins // 2, outs), scale, offset)
 
-    The scale is the range of the group by 15, and up to 2 % more: scale and offset are bfloat16, rounded so that the
-    whole range is within reach.
+    def array(self, dtype: DTypeLike) -> Array:
+        """Returns the matrices `[..., K, N]`, rounded to a dtype."""
+        if self.offset is None:
+            return (self.values.astype(jnp.float32) * self.scale[..., None, :]).astype(dtype)
+        halves = jnp.stack(_halves(self, jnp.float32), axis=-3)
+        return halves.reshape(*self.values.shape[:-2], -1, self.values.shape[-1]).astype(dtype)
 
-    Args:
-        size: even, and divides K.
-    """
-    *outer, ins, outs = weight.shape
-    groups = weight.astype(jnp.float32).reshape(*outer, ins // size, size, outs)
-    least, most = jnp.min(groups, axis=-2), jnp.max(groups, axis=-2)
-    offset = (least - jnp.abs(least) * (_WIDER - 1)).astype(jnp.bfloat16)
-    scale = ((most - offset.astype(jnp.float32)) / 15 * _WIDER).astype(jnp.bfloat16)
-    step, start = (each.astype(jnp.float32)[..., None, :] for each in (scale, offset))
-    rounded = jnp.clip(jnp.round((groups - start) / jnp.where(step == 0, 1.0, step)), 0, 15).astype(jnp.uint8)
-    low, high = jnp.split(rounded, 2, axis=-2)
-    return Quantised((low | high << 4).reshape(*outer, ins // 2, outs), scale, offset)
+    def matmul(self, x: Array) -> Array:
+        """Multiplies `[M, K]` by a matrix `[K, N]`; the result has the dtype of `x`, sums are in float32.
 
+        On a CPU, a part of the matrix after the other is made a floating-point one, each small enough for the cache:
+        made as a whole, it would be written to memory and read again, which takes several times as long. Elsewhere,
+        compilers do it within the product.
+        """
+        rows, ins = x.shape
+        width = ins if target() != "cpu" or is_counted() else _width(self, ins)
 
-def dequantise(stored: Quantised, dtype: DTypeLike) -> Array:
-    """Returns the matrices `[..., K, N]`, rounded to a dtype."""
-    if stored.offset is None:
-        return (stored.values.astype(jnp.float32) * stored.scale[..., None, :]).astype(dtype)
-    halves = jnp.stack(_halves(stored, jnp.float32), axis=-3)
-    return halves.reshape(*stored.values.shape[:-2], -1, stored.values.shape[-1]).astype(dtype)
+        def add(block: Array, total: Array) -> Array:
+            def part(array: Array, axis: int) -> Array:
+                size = array.shape[axis] * width // ins
+                return jax.lax.dynamic_slice_in_dim(array, block * size, size, axis)
 
+            here = self._replace(values=part(self.values, 0))
+            if self.offset is not None:
+                here = here._replace(scale=part(self.scale, 0), offset=part(self.offset, 0))
+            return total + _product(part(x, 1), here)
 
-def quantised_matmul(x: Array, stored: Quantised) -> Array:
-    """Multiplies `[M, K]` by a matrix `[K, N]` in few bits; the result has the dtype of `x`, sums are in float32.
+        if width == ins:
+            total = _product(x, self)
+        else:
+            # Zeros that are like x also vary over devices if x does.
+            zeros = jnp.zeros_like(x, jnp.float32, shape=(rows, self.values.shape[-1]))
+            total = jax.lax.fori_loop(0, ins // width, add, zeros)
+        if self.offset is None:
+            total = total * self.scale
+        return total.astype(x.dtype)
 
-    On a CPU, a part of the matrix after the other is made a floating-point one, each small enough for the cache: made
-    as a whole, it would be written to memory and read again, which takes several times as long. Elsewhere, compilers
-    do it within the product.
-    """
-    rows, ins = x.shape
-    width = ins if target() != "cpu" or is_counted() else _width(stored, ins)
+    def grouped_matmul(self, x: Array, sizes: Array, kernel: GroupedMatmul) -> Array:
+        """Multiplies rows `[M, K]`, sorted by group, by the matrix of their group, of `[G, K, N]`; see `GroupedMatmul`.
 
-    def add(block: Array, total: Array) -> Array:
-        def part(array: Array, axis: int) -> Array:
-            size = array.shape[axis] * width // ins
-            return jax.lax.dynamic_slice_in_dim(array, block * size, size, axis)
+        Blocks of rows take the matrices of their groups as they are. Other kernels are given a floating-point copy of
+        all matrices.
+        """
+        if not isinstance(kernel, BlockedGroupedMatmul) or is_counted():
+            return kernel(x, self.array(x.dtype), sizes)
 
-        here = stored._replace(values=part(stored.values, 0))
-        if stored.offset is not None:
-            here = here._replace(scale=part(stored.scale, 0), offset=part(stored.offset, 0))
-        return total + _product(part(x, 1), here)
+        def product(part: Array, group: Array) -> Array:
+            return jax.tree.map(lambda each: each[group], self).matmul(part)
 
-    if width == ins:
-        total = _product(x, stored)
-    else:
-        # Zeros that are like x also vary over devices if x does.
-        zeros = jnp.zeros_like(x, jnp.float32, shape=(rows, stored.values.shape[-1]))
-        total = jax.lax.fori_loop(0, ins // width, add, zeros)
-    if stored.offset is None:
-        total = total * stored.scale
-    return total.astype(x.dtype)
+        return kernel.by_blocks(x, sizes, product, self.values.shape[2])
 
 
 def quantise_rows(x: Array) -> tuple[Array, Array]:

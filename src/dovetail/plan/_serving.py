@@ -53,7 +53,7 @@ class ServingStep(NamedTuple):
     memory_ms: float | None  # What the memory takes for the bytes; None: its speed is not known.
     compute_ms: float | None  # What the matrix units take for the operations.
     links_ms: float | None  # What all links of a chip take for what collectives bring, if nothing hides it.
-    hbm_per_chip_gib: float  # Arguments, results and temporaries, as the compiler lays them out.
+    hbm_per_chip_gib: float  # Weights, state and temporaries, as the compiler lays them out.
     copied_gib: float  # What a chip copies just to lay it out differently.
     compile_seconds: float
 
@@ -93,10 +93,11 @@ class ServingReport(NamedTuple):
 
 
 def serving_mesh(cfg: Trainer.Config, hardware: Hardware) -> Mesh:
-    """Returns the mesh to serve on: layers are split over as many devices as divide them, sequences over the rest.
+    """Returns the mesh to serve on: layers are split over as many devices as divide them.
 
-    A step of decoding reads all weights that a chip has, so that each should have few; and what a mesh for training
-    gathers in each step would have to be gathered for every token.
+    More devices would do the same work again: rather run an engine on each group. A step of decoding reads all weights
+    that a chip has, so that each should have few; and what a mesh for training gathers in each step would have to be
+    gathered for every token.
     """
     tree = specs(cfg.model.build(path="model"))
     slices = hardware.slices if hardware.chip.torus is not None else 1
@@ -154,16 +155,16 @@ class _Served:
     def _moved(self, rows: int, time: int, context: int) -> float:
         """Returns the bytes of state that a device reads and writes in a step."""
         total, shape = 0.0, self.model.shape
-        windows, pages = ({group.name: getattr(group, field) for group in shape.groups} for field in ("window", "pages"))
-        parts = self.model.program.devices.row_parts
-        here = rows // parts if rows % parts == 0 else rows
+        windows, pages = (
+            {group.name: getattr(group, field) for group in shape.groups} for field in ("window", "pages")
+        )
         for path in self.model.store(1).kept:
             group = self.model.store(1).group(path)
             if group is None:  # By row: read and written.
-                total += 2 * here * self._shard(path) / (shape.slots + shape.snapshots)
+                total += 2 * rows * self._shard(path) / (shape.slots + shape.snapshots)
             else:
                 seen = context if windows[group] is None else min(context, windows[group] + time - 1)
-                total += here * (seen + time) * self._shard(path) / (pages[group] * shape.page)
+                total += rows * (seen + time) * self._shard(path) / (pages[group] * shape.page)
         return total
 
     def report(self) -> ServingReport:
@@ -217,6 +218,8 @@ class _Served:
             both = [compile_for(traced.lower()) for traced in (layers, head)]
         found = [each for part in both for each in collectives(part.text, self._cfg.mesh.sizes)]
         weights = self._weights_read(layers, head, rows * time) * chip.devices
+        # The layers, and beside them the weights of the head.
+        held = both[0].memory.total * chip.devices + self._weights - self._weights_of(layers) * chip.devices
         state = self._moved(rows, time, context) * chip.devices
         flops = float(self._flops(rows, time, context))
         peak = chip.peak.get(self._cfg.compute_dtype)
@@ -234,7 +237,7 @@ class _Served:
             memory_ms=_ms(weights + state, chip.hbm_bandwidth),
             compute_ms=_ms(flops, peak and peak * hardware.num_chips),
             links_ms=_ms(sent, links),
-            hbm_per_chip_gib=max(part.memory.total for part in both) * chip.devices / GIB,
+            hbm_per_chip_gib=held / GIB,
             copied_gib=sum(copied_bytes(Hlo(part.text)) for part in both) * chip.devices / GIB,
             compile_seconds=sum(part.seconds for part in both),
         )
@@ -251,6 +254,11 @@ class _Served:
                 size = min(size, size * tokens / spec.shape[spec.axes.index("vocab")])
             total += size if any(by) else 0
         return total
+
+    def _weights_of(self, traced: Any) -> float:
+        """Returns the bytes of parameters that a program is given on a device."""
+        leaves = jax.tree.leaves(self.model.params)
+        return sum(_shard_bytes(leaf) for leaf, used in zip(leaves, _used(traced, len(leaves)), strict=True) if used)
 
     def _specs(self) -> Any:
         """Yields the shape of each parameter with its spec; the tree of shapes has state of the run besides."""

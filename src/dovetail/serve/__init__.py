@@ -12,6 +12,7 @@ from ._open import open_engine as open_engine
 from ._programs import Key as Key
 from ._programs import ServedModel as ServedModel
 from ._programs import Serving as Serving
+from ._quantised import quantised as quantised
 from ._request import Draw as Draw
 from ._request import Progress as Progress
 from ._request import Request as Request

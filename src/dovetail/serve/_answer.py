@@ -34,18 +34,22 @@ class Answer:
         assert drawn.prompt_logprobs is not None
         for i in range(min(row.count, len(self.prompt) - 1 - row.start)):
             place = row.start + 1 + i
-            top = _top(drawn.prompt_top_ids, drawn.prompt_top_logprobs, i, most)
+            top = _top(drawn.prompt_top_ids, drawn.prompt_top_logprobs, (i,), most)
             self.prompt[place] = Token(self.prompt[place].id, float(drawn.prompt_logprobs[i]), top)
 
-    def draw(self, token: int, i: int, drawn: Drawn) -> Told:
-        """Takes a token, which row `i` of a call has drawn, and which the sequence has already."""
+    def draw(self, token: int, at: tuple[int, ...], drawn: Drawn) -> Told:
+        """Takes a token that a call has drawn, and that the sequence has already.
+
+        Args:
+            at: where it is in what was drawn: its row, and its place among several.
+        """
         request, sequence = self.stream.request, self.sequence
         if request.logprobs is None:
             told = Token(token)
         else:
             assert drawn.logprobs is not None
-            top = _top(drawn.top_ids, drawn.top_logprobs, i, request.logprobs)
-            told = Token(token, float(drawn.logprobs[i]), top)
+            top = _top(drawn.top_ids, drawn.top_logprobs, at, request.logprobs)
+            told = Token(token, float(drawn.logprobs[at]), top)
         progress: dict[str, Any] = {"tokens": (told,)}
         if self.prompt is not None:
             progress["prompt"], self.prompt = tuple(self.prompt), None
@@ -66,9 +70,11 @@ class Answer:
         return {"prompt": tuple(self.prompt or ())}, "length", ""
 
 
-def _top(ids: np.ndarray | None, logprobs: np.ndarray | None, i: int, most: int) -> tuple[tuple[int, float], ...]:
+def _top(
+    ids: np.ndarray | None, logprobs: np.ndarray | None, at: tuple[int, ...], most: int
+) -> tuple[tuple[int, float], ...]:
     if not most:
         return ()
     assert ids is not None
     assert logprobs is not None
-    return tuple(zip(ids[i, :most].tolist(), logprobs[i, :most].tolist(), strict=True))
+    return tuple(zip(ids[at][:most].tolist(), logprobs[at][:most].tolist(), strict=True))

@@ -34,6 +34,9 @@ class DeviceShape:
     rows: tuple[int, ...]  # Numbers of rows of a step of decoding, ascending; the last is `slots`.
     chunks: tuple[int, ...]  # Numbers of tokens of a chunk of a prompt, ascending, each larger than 1.
     max_logprobs: int  # Alternatives that are reported of a token, at most.
+    drafts: int = 0  # Guesses of a row that are verified in a step of decoding, at most.
+    own_drafts: bool = False  # Whether the device makes these guesses: then it does not look at those that it is given.
+    draft_costs: tuple[float, ...] = ()  # By `rows`: how many plain steps one with guesses takes; (): no more than one.
 
     @property
     def row_pages(self) -> int:
@@ -43,7 +46,7 @@ class DeviceShape:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """One call: `[R, T]` tokens, for a shape that the device has: `(R, 1)` or `(1, T)`."""
+    """One call: `[R, T]` tokens, of a shape that the device has: `(R, 1)` or `(1, T)`; to verify, `(R, drafts + 1)`."""
 
     ids: np.ndarray  # [R, T] int32.
     slots: np.ndarray  # [R] int32: where the state of a row is written; `DeviceShape.slots` for a row that is not used.
@@ -57,6 +60,9 @@ class Rows:
     draw: "RowDraw | None" = None  # How; None: where tokens are drawn, the most likely ones, without log-probabilities.
     prompt_logprobs: bool = False  # Whether those of `targets` are wanted; for one row.
     targets: np.ndarray | None = None  # [R, T] int32: the token after each, where prompt_logprobs are wanted.
+    verifies: bool = (
+        False  # Whether all tokens of a row after its first are guesses. Nothing else changes what is drawn.
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +84,11 @@ class RowDraw:
 
 
 class Drawn(NamedTuple):
-    """What a call has drawn, on the host."""
+    """What a call has drawn, on the host.
+
+    A call that verifies draws up to T tokens a row: then `[R]` is `[R, T]` here. They are those of its guesses that
+    hold, and one after them; behind it, tokens are -1, and all else is anything.
+    """
 
     tokens: np.ndarray  # [R] int32; of rows that draw none, anything.
     logprobs: np.ndarray | None = None  # [R] float32, if `draw` was given.

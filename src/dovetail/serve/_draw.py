@@ -53,7 +53,7 @@ class Drawing(NamedTuple):
 
 
 def greedy(logits: Array) -> Array:
-    """Returns the most likely token `[R]` of logits `[R, V]`; of equal ones, the first."""
+    """Returns the most likely token `[...]` of logits `[..., V]`; of equal ones, the first."""
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
@@ -189,6 +189,15 @@ def verify(
     found = score(logits.reshape(-1, size), tokens.reshape(-1), alternatives)
     shown = jnp.where(steps <= accepted[:, None], tokens, -1)
     return Verified(accepted, shown, *(each.reshape(rows, places, *each.shape[1:]) for each in found))
+
+
+def verify_greedy(logits: Array, drafts: Array, lengths: Array) -> Array:
+    """Returns the tokens `[R, D + 1]` of `verify` where the most likely ones are drawn; behind them, -1."""
+    best = greedy(logits)
+    steps = jnp.arange(logits.shape[1], dtype=jnp.int32)
+    kept = (best[:, :-1] == drafts) & (steps[:-1] < lengths[:, None])
+    accepted = jnp.sum(jnp.cumprod(kept.astype(jnp.int32), axis=-1), axis=-1, dtype=jnp.int32)
+    return jnp.where(steps <= accepted[:, None], best, -1)
 
 
 def acceptance(target: Array, draft: Array, tokens: Array) -> Array:

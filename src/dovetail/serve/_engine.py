@@ -16,7 +16,7 @@ from ._pages import Usage
 from ._request import Finish, QueueFull, Request, RequestError
 from ._rows import RowArrays
 from ._scheduler import Scheduler
-from ._sequence import Call
+from ._sequence import Call, Row
 from ._stream import EngineClosed, Stream, Waiting, wake
 
 _FAILURES = 3  # Calls that fail one after the other until an engine gives up.
@@ -41,6 +41,8 @@ class Stats(NamedTuple):
     host_seconds: float  # In which the thread was busy,
     wait_seconds: float  # and in which it waited for the device.
     requests: int  # That have ended.
+    drafted_tokens: int = 0  # Guesses that were verified,
+    accepted_tokens: int = 0  # and those of them that held.
 
 
 class Engine(Component):
@@ -208,6 +210,8 @@ class Engine(Component):
             host_seconds=self._host_seconds,
             wait_seconds=self._wait_seconds,
             requests=self._ended,
+            drafted_tokens=scheduler.drafted,
+            accepted_tokens=scheduler.accepted,
         )
 
     @property
@@ -270,7 +274,7 @@ class Engine(Component):
 
     def _step(self) -> None:
         scheduler = self._scheduler
-        if any(sequence.grammar and sequence.pending for sequence in scheduler.running):
+        if any(sequence.pending and (sequence.grammar or sequence.drafted) for sequence in scheduler.running):
             self._settle()  # They cannot be written ahead, and would only get every other step.
         calls = scheduler.plan(settled=not self._calls)
         if calls is None:
@@ -330,7 +334,7 @@ class Engine(Component):
             self._fetch()
 
     def _learn(self, call: Call, drawn: Drawn) -> None:
-        tokens = drawn.tokens.tolist()
+        tokens: list[Any] = drawn.tokens.tolist()
         for i, row in enumerate(call.rows):
             sequence = row.sequence
             if sequence.ended:
@@ -339,11 +343,23 @@ class Engine(Component):
             if row.scores:
                 answer.score(row, drawn)
             if row.draws:
-                self._scheduler.learn(sequence, tokens[i])
-                self._generated += 1
-                self._tell(answer.stream, *answer.draw(tokens[i], i, drawn))
+                found = {(i, t): token for t, token in enumerate(tokens[i])} if call.verifies else {(i,): tokens[i]}
+                self._drew(row, {at: token for at, token in found.items() if token >= 0}, drawn)
             elif row.start + row.count >= sequence.limit:
                 self._tell(answer.stream, *answer.nothing())
+
+    def _drew(self, row: Row, tokens: dict[tuple[int, ...], int], drawn: Drawn) -> None:
+        """Takes the tokens that a row has drawn, each with its place in `drawn`."""
+        sequence = row.sequence
+        answer: Answer = sequence.owner
+        if row.drafts:
+            self._scheduler.accept(sequence, len(tokens) - 1)
+        for at, token in tokens.items():
+            self._scheduler.learn(sequence, token)
+            self._generated += 1
+            self._tell(answer.stream, *answer.draw(token, at, drawn))
+            if sequence.ended:
+                return
 
     # Requests come and go, in the thread.
 

@@ -4,31 +4,32 @@
 All programs are compiled when it is made, each for a number of rows and of tokens; none later.
 """
 
-import concurrent.futures
-import os
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from dovetail.module import merged
-from dovetail.nn import quantised_params
 from dovetail.progress import phase
 from dovetail.train import Trained
 
-from ._apart import params_apart
+from ._compiled import compiled, placed, row_arrays
 from ._device import Device, Drawn, RowDraw, Rows
-from ._draw import Drawing, DrawParams
+from ._drafter import Drafter
+from ._draw import Drawing, DrawParams, Verified
 from ._programs import BIASED, Key, ServedModel, Serving
+
+_TIMED = 5  # Steps that are measured; the shortest counts.
 
 
 class _Started(NamedTuple):
     """Results on their way from the device."""
 
     tokens: Array | None
-    drawing: Drawing | None = None
+    drawing: Drawing | Verified | None = None
     scored: tuple[Array, Array, Array] | None = None
 
 
@@ -37,26 +38,37 @@ class ModelDevice(Device):
 
     Args:
         trained: model and parameters; the model has methods `hidden` and `head_logits`, as `CausalLM` does.
+        draft: a smaller model of the same tokens, which guesses; None: who calls does, if `serving` has drafts.
     """
 
-    def __init__(self, serving: Serving, trained: Trained) -> None:
-        self._model = model = ServedModel(trained.program.cfg, serving)
+    def __init__(self, serving: Serving, trained: Trained, draft: Trained | None = None) -> None:
+        self._drafter = None if draft is None else Drafter(serving, draft, trained.program.cfg.mesh)
+        small = None if self._drafter is None else self._drafter.model
+        self._model = model = ServedModel(trained.program.cfg, serving, draft=small)
         self.shape, self._step = model.shape, np.int32(trained.step)
-        self._params = self._placed(trained.params)
+        self._params = placed(model, trained.params)
         devices = model.program.devices
         with phase("allocating"):
             self._state: Any = devices.jit(model.make_state, out_shardings=model.state_shardings())()
             self._last, self._counts = devices.jit(model.make_tokens, out_shardings=devices.everywhere)()
         self._all_tokens = np.full((1, -(-self.shape.vocab_size // 32)), -1, np.int32)
         with phase("compiling"):
-            self._compiled = self._compile()
+            self._compiled = compiled(model, model.keys())
+            if self._drafter is not None:
+                self._drafter.open()
+        if self.shape.drafts:
+            self.shape = dataclasses.replace(self.shape, draft_costs=tuple(map(self._draft_cost, self.shape.rows)))
 
     def run(self, rows: Rows) -> _Started:
-        count, time = rows.ids.shape
-        arrays = {name: getattr(rows, name) for name in ("slots", "source", "fresh", "start", "count", "follows")}
+        (count, time), ids = rows.ids.shape, rows.ids
+        arrays = row_arrays(rows)
+        if self._drafter is not None:
+            ids = self._drafter.guess(rows, self._last) if rows.verifies else self._drafter.read(rows, self._last)
         hidden, final, self._state = self._compiled[Key("layers", count, time)](
-            self._params, self._state, self._last, rows.ids, arrays, dict(rows.tables), self._step
+            self._params, self._state, self._last, ids, arrays, dict(rows.tables), self._step
         )
+        if rows.verifies:
+            return _sent(self._verify(rows, ids, hidden))
         scored = None
         if rows.prompt_logprobs:
             scored = self._compiled[Key("score", 1, time)](self._params, hidden, rows.targets)
@@ -71,6 +83,18 @@ class ModelDevice(Device):
             self._params, final, self._last, self._counts, rows.slots, rows.draws, self._draw_params(rows.draw)
         )
         return _sent(_Started(drawing.tokens, drawing, scored))
+
+    def _verify(self, rows: Rows, ids: Any, hidden: Array) -> _Started:
+        given = (rows.slots, rows.draws, ids, rows.count)
+        if rows.draw is None:
+            tokens, self._last = self._compiled[Key("verify_greedy", *ids.shape)](
+                self._params, hidden, self._last, *given
+            )
+            return _Started(tokens)
+        found, self._last, self._counts = self._compiled[Key("verify", *ids.shape)](
+            self._params, hidden, self._last, self._counts, *given, self._draw_params(rows.draw)
+        )
+        return _Started(found.tokens, found)
 
     def fetch(self, started: _Started) -> Drawn:
         tokens, drawing, scored = jax.device_get(tuple(started))
@@ -95,23 +119,33 @@ class ModelDevice(Device):
         self._counts = self._compiled[Key("count")](self._counts, np.int32(slot), *both)
 
     def swap(self, params: Any) -> None:
-        self._params = self._placed(params)
+        self._params = placed(self._model, params)
 
-    def _placed(self, params: Any) -> Any:
-        """Returns parameters of the run as the programs take them."""
-        if self._model.serving.weights is not None:
-            params = quantised_params(self._model.source.build(), params)  # Before they are copied in full.
-        if self._model.serving.apart:
-            params = params_apart(self._model.source, params, self._model.program.model)
-        params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, self._model.params)
-        places = self._model.program.shardings
-        return params if places is None else jax.device_put(params, merged(places.params, places.run_state))
+    def _draft_cost(self, rows: int) -> float:
+        """Returns how many plain steps one that verifies takes."""
+        return max(1.0, self._seconds(rows, self.shape.drafts + 1) / self._seconds(rows, 1))
 
-    def _compile(self) -> dict[Key, Callable[..., Any]]:
-        """Returns all programs; XLA compiles several at once, as it uses one thread for most of its work."""
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            running = {key: pool.submit(self._model.traced(key).lower().compile) for key in self._model.keys()}
-            return {key: each.result() for key, each in running.items()}
+    def _seconds(self, rows: int, time: int) -> float:
+        """Returns how long a step takes: of rows that nobody uses, in page 0, which nobody reads."""
+        slots, start, flags = np.full(rows, self.shape.slots, np.int32), np.zeros(rows, np.int32), np.ones(rows, bool)
+        call = Rows(
+            ids=np.zeros((rows, time), np.int32),
+            slots=slots,
+            source=slots,
+            fresh=flags,
+            start=start,
+            count=np.full(rows, time, np.int32),
+            follows=~flags,
+            tables={group.name: np.zeros((rows, self.shape.row_pages), np.int32) for group in self.shape.groups},
+            draws=flags,
+            verifies=time > 1,
+        )
+        found = list[float]()
+        for _ in range(_TIMED):
+            begin = perf_counter()
+            self.fetch(self.run(call))
+            found.append(perf_counter() - begin)
+        return min(found)
 
     def _draw_params(self, how: RowDraw) -> DrawParams:
         rows = len(how.temperature)

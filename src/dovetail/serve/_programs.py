@@ -4,6 +4,7 @@
 Shape letters: R rows, T time, D model dim, V vocabulary, S slots, K alternatives.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,22 +13,33 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import ConfigBase, ConfigError, replace_all
+from dovetail.config import ConfigBase, ConfigError
 from dovetail.module import State, call, merged, size_names, specs, state_specs
-from dovetail.nn import DenseCache, PagedCache, page_window
-from dovetail.ops import AttentionKernel, PagedAttention, PreferredAttention, RaggedPagedAttention
+from dovetail.nn import page_window
 from dovetail.parallel import decoding_layout
 from dovetail.train import Program, Trainer
 
 from ._apart import layers_apart
 from ._device import DeviceShape, Group
-from ._draw import Counts, Drawing, DrawParams, add_tokens, count_tokens, draw, greedy, make_counts, score
+from ._draw import (
+    Counts,
+    Drawing,
+    DrawParams,
+    Verified,
+    add_tokens,
+    count_tokens,
+    draw,
+    greedy,
+    make_counts,
+    score,
+    verify,
+    verify_greedy,
+)
+from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._quantised import KV, Weights, check_speed, quantised
 from ._store import Store
 
-# Kernels that read pages, the best first, by platform; `PagedAttention`, for all platforms, comes after them.
-_KERNELS: Mapping[str, tuple[AttentionKernel.Config, ...]] = {"tpu": (RaggedPagedAttention.Config(),)}
 _LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
 BIASED = 320  # Tokens of a row whose logits may be changed: 300 in OpenAI's interface.
 
@@ -44,6 +56,7 @@ class Serving(ConfigBase):
     rows: tuple[int, ...] = (1, 4, 16, 64, 256)  # Numbers of sequences in a step, as far as there are slots.
     chunks: tuple[int, ...] = (16, 64, 256)  # Numbers of tokens of a prompt in a step.
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
+    drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
     apart: bool = True
     weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
@@ -52,11 +65,13 @@ class Serving(ConfigBase):
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
-        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0}
+        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0, "drafts": 0}
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name} is {value}, expected at least {smallest}.")
+        if self.chunks and self.drafts >= self.chunks[-1]:
+            raise ConfigError(f"drafts is {self.drafts}, expected less than the largest chunk: {self.chunks[-1]}.")
         if not 0 < self.memory <= 1:
             raise ConfigError(f"memory is {self.memory}, expected a share: more than 0, at most 1.")
         for name, smallest in {"rows": 1, "chunks": 2}.items():
@@ -85,9 +100,18 @@ class ServedModel:
         cfg: of the run.
         devices: those that are only described, to compile for them; None: those that are here.
         room: bytes for the state of sequences; None: a share of what is free.
+        draft: a smaller model that guesses what this one says; its state is in the same pages.
     """
 
-    def __init__(self, cfg: Trainer.Config, serving: Serving, devices: Any = None, *, room: int | None = None) -> None:
+    def __init__(
+        self,
+        cfg: Trainer.Config,
+        serving: Serving,
+        devices: Any = None,
+        *,
+        room: int | None = None,
+        draft: "ServedModel | None" = None,
+    ) -> None:
         serving.check()
         probe = Program(cfg, devices, trains=False)
         for method in ("hidden", "head_logits", "max_length"):
@@ -100,13 +124,21 @@ class ServedModel:
         cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
         self.serving, self.source = serving, cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
-        paged = _in_pages(model, serving.page, probe.devices.platform)
+        paged = in_pages(model, serving.page, probe.devices.platform)
         self.program = Program(cfg.set(model=paged), devices, trains=False)
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
-        self.shape = self._shape(room)
-        pages = {group.name: group.pages for group in self.shape.groups}
+        self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
+        if draft is not None:
+            _check_draft(self.shape, draft.shape)
+            self.shape = dataclasses.replace(self.shape, own_drafts=True)
+            draft.fit(self.shape)
+
+    def fit(self, shape: DeviceShape) -> None:
+        """Makes room for so many sequences and pages, which may be more than the model itself has a use for."""
+        self.shape, self._length = shape, shape.max_length
+        pages = {group.name: group.pages for group in shape.groups if group.name in self._size_names}
         total = self._specs(self.shape.slots + self.shape.snapshots, pages)
         self._stores = {rows: Store(self._specs(rows, pages), total) for rows in {1, *self.shape.rows}}
 
@@ -119,16 +151,22 @@ class ServedModel:
             raise ConfigError(f"max_length is {length}, but the model has {longest} positions. Use {longest} or less.")
         return length
 
-    def _shape(self, room: int | None) -> DeviceShape:
+    def _shape(self, room: int | None, more: Mapping[str, int]) -> DeviceShape:
         serving, length = self.serving, self._length
         names = self._size_names
-        groups = sorted(name for name in names if name.startswith("pages"))
-        one = self._specs(1, dict.fromkeys(groups, 1))
+        own = sorted(name for name in names if name.startswith("pages"))
+        groups = sorted({*own, *more})
+        one = self._specs(1, dict.fromkeys(own, 1))
         store = Store(one, one)
+        if serving.drafts and store.has_row_state:
+            raise ConfigError(
+                f"drafts is {serving.drafts}, but {self.program.model!r} has layers whose state is of all tokens so"
+                " far: it cannot go back to before a guess that was wrong.\n  Use drafts=0."
+            )
         if room is None:
             free = free_bytes(self.program.devices.all)
             room = None if free is None else int(free * serving.memory)
-        page_bytes = {name: store.page_bytes(name) for name in groups}
+        page_bytes = {name: store.page_bytes(name) + more.get(name, 0) for name in groups}
         copies = (2 * serving.slots if serving.snapshots is None else serving.snapshots) if store.has_row_state else 0
         if room is not None:
             room -= store.row_bytes() * (serving.slots + copies)
@@ -146,6 +184,7 @@ class ServedModel:
             rows=serving.row_counts,
             chunks=_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
+            drafts=serving.drafts,
         )
 
     @functools.cached_property
@@ -200,6 +239,10 @@ class ServedModel:
             yield Key("layers", 1, 1)
         for rows in {1, *shape.rows}:
             yield from (Key("greedy", rows), Key("draw", rows))
+        for rows in shape.rows if shape.drafts else ():
+            if rows > 1 or shape.drafts + 1 not in shape.chunks:
+                yield Key("layers", rows, shape.drafts + 1)
+            yield from (Key("verify_greedy", rows, shape.drafts + 1), Key("verify", rows, shape.drafts + 1))
         for chunk in (*shape.chunks, 1):
             yield Key("score", 1, chunk)
         yield Key("count")
@@ -215,8 +258,14 @@ class ServedModel:
                 return self._greedy, (2,)
             case "draw":
                 return self._draw, (2, 3)
+            case "verify_greedy":
+                return self._verify_greedy, (2,)
+            case "verify":
+                return self._verify, (2, 3)
             case "score":
                 return self._score, ()
+            case "join":
+                return _joined, ()
             case "count":
                 return count_tokens, (0,)
             case _:
@@ -267,6 +316,40 @@ class ServedModel:
         counted = add_tokens(counts, jnp.where(draws, slots, -1), drawing.tokens)
         return drawing, _remembered(last, slots, draws, drawing.tokens), counted
 
+    def _verify_greedy(
+        self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array, ids: Array, count: Array
+    ) -> tuple[Array, Array]:
+        tokens = verify_greedy(self._logits(params, hidden), ids[:, 1:], jnp.maximum(count - 1, 0))
+        return tokens, _remembered(last, slots, draws, _last_of(tokens))
+
+    def _verify(
+        self,
+        params: Any,
+        hidden: Array,
+        last: Array,
+        counts: Counts,
+        slots: Array,
+        draws: Array,
+        ids: Array,
+        count: Array,
+        how: DrawParams,
+    ) -> tuple[Verified, Array, Counts]:
+        assert how.mask is not None
+        # It is of the first place. Rows of a grammar have no guesses, so what they have at other places is not used.
+        masks = jnp.repeat(how.mask[:, None], ids.shape[1], axis=1)
+        found = verify(
+            self._logits(params, hidden),
+            ids[:, 1:],
+            jnp.maximum(count - 1, 0),
+            how._replace(mask=None),
+            counts,
+            slots,
+            masks=masks,
+            alternatives=self.shape.max_logprobs,
+        )
+        counted = add_tokens(counts, jnp.where(draws, slots, -1), found.tokens)
+        return found, _remembered(last, slots, draws, _last_of(found.tokens)), counted
+
     def _score(self, params: Any, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
         return score(self._logits(params, hidden[0]), targets[0], self.shape.max_logprobs)
 
@@ -304,6 +387,13 @@ class ServedModel:
                     flags,
                     _abstract_draw(self.shape, key.rows),
                 )
+            case "verify_greedy":
+                return self.params, self._hidden(key.rows, key.time), last, one, flags, ids, one
+            case "verify":
+                how = _abstract_draw(self.shape, key.rows)
+                return self.params, self._hidden(key.rows, key.time), last, counts, one, flags, ids, one, how
+            case "join":
+                return one, (one,) * (key.time - 1)
             case "score":
                 return self.params, self._hidden(1, key.time), ids
             case "count":
@@ -334,20 +424,6 @@ def _merged_params(program: Program) -> Any:
     return merged(jax.tree.map(read, specs(program.model), state.params), state.run_state)
 
 
-def _in_pages(cfg: Any, page: int, platform: str) -> Any:
-    """Returns a model whose caches are in pages, with kernels that read them."""
-    kernels = _KERNELS.get(platform, ())
-    cache = PagedCache.Config(page=page)
-    if platform == "tpu":
-        cache = cache.set(paired=True, lanes=128)  # As its kernel wants them.
-    paged = replace_all(DenseCache.Config, cache, missing="ok")(cfg)
-
-    def reads_pages(old: AttentionKernel.Config) -> AttentionKernel.Config:
-        return PreferredAttention.Config(kernels=(*kernels, PagedAttention.Config(), old))
-
-    return replace_all(AttentionKernel.Config, reads_pages, missing="ok")(paged)
-
-
 def _pages(serving: Serving, tokens: int, length: int, window: int | None) -> int:
     """Returns how many pages a group has: page 0, which nobody uses, and as many as sequences can fill."""
     whole = -(-tokens // serving.page)
@@ -366,6 +442,29 @@ def _chunks(serving: Serving, length: int) -> tuple[int, ...]:
 
 def _remembered(last: Array, slots: Array, draws: Array, tokens: Array) -> Array:
     return last.at[jnp.where(draws, slots, last.shape[0])].set(tokens, mode="drop")
+
+
+def _last_of(tokens: Array) -> Array:
+    """Returns the last token `[R]` of each row that is one."""
+    return jnp.take_along_axis(tokens, jnp.sum(tokens >= 0, axis=1, keepdims=True) - 1, axis=1)[:, 0]
+
+
+def _joined(first: Array, more: tuple[Array, ...]) -> Array:
+    return jnp.stack([first, *more], axis=1)
+
+
+def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
+    if not shape.drafts:
+        raise ConfigError("there is a draft model, but drafts is 0, expected how many tokens it guesses: 4, say.")
+    if draft.vocab_size != shape.vocab_size:
+        raise ConfigError(
+            f"the draft model has {draft.vocab_size} tokens, and the model {shape.vocab_size}: expected the same."
+        )
+    if draft.max_length < shape.max_length:
+        raise ConfigError(
+            f"max_length is {shape.max_length}, but the draft model has {draft.max_length} positions. Use"
+            f" max_length={draft.max_length} or less."
+        )
 
 
 def _real(shape: tuple[int, ...]) -> Any:

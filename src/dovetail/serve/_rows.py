@@ -40,7 +40,8 @@ class RowArrays:
     def rows(self, call: Call) -> Rows:
         """Returns what a device is given for a call."""
         shape, planned = self._shape, call.rows
-        num = self._sizes[len(planned)] if call.size == 1 else 1
+        decodes = call.size == 1 or call.verifies
+        num = self._sizes[len(planned)] if decodes else 1
         slots = np.full(num, shape.slots, np.int32)
         ids = np.zeros((num, call.size), np.int32)
         source, start, count = slots.copy(), np.zeros(num, np.int32), np.zeros(num, np.int32)
@@ -55,8 +56,10 @@ class RowArrays:
         draws[:used] = [row.draws for row in planned]
         fresh[:used] = start[:used] == 0
         targets = None
-        if call.size == 1:
+        if decodes:
             ids[:used, 0] = [0 if row.follows else row.sequence.tokens[row.start] for row in planned]
+            for i, row in enumerate(planned if call.verifies else ()):
+                ids[i, 1 : row.count] = row.drafts
         else:
             row = planned[0]
             ids[0, : row.count] = row.sequence.tokens[row.start : row.start + row.count]
@@ -74,6 +77,7 @@ class RowArrays:
             draw=self._draw(planned, slots),
             prompt_logprobs=targets is not None,
             targets=targets,
+            verifies=call.verifies,
         )
 
     def _slot_of(self, sequence: Sequence) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dovetail.config import ConfigError
 
 from ._device import DeviceShape
+from ._guess import Guesser
 from ._pages import Pages
 from ._request import Request
 from ._sequence import Call, Row, Sequence
@@ -36,6 +37,8 @@ class Scheduler:
         self._snapshots = shape.has_row_state and self.pages.caches
         self._chunks = self._chunks_that_fit()
         self._budget, self._ageing, self._patience = chunk_budget, ageing, patience
+        assert not (shape.drafts and shape.has_row_state), "a row cannot go back to before a guess"
+        self._guesser = Guesser(shape, self._chunks[-1])
         self.max_length = self._max_length()
         self.waiting: list[Sequence] = []  # Both in the order of their keys.
         self.running: list[Sequence] = []
@@ -45,6 +48,7 @@ class Scheduler:
         self._blocked: tuple[Sequence, int, int, int] | None = None
         self.steps = 0
         self.preemptions = 0
+        self.drafted = self.accepted = 0  # Guesses that were verified, and those of them that held.
 
     def _chunks_that_fit(self) -> tuple[int, ...]:
         chunks = list(self._shape.chunks)
@@ -77,8 +81,19 @@ class Scheduler:
         key = (self.steps + request.priority * self._ageing, self._next)
         self._next += 1
         sequence = Sequence(request, key, limit, self._patience, owner)
+        self._guesser.begin(sequence)
         self._wait(sequence)
         return sequence
+
+    def accept(self, sequence: Sequence, count: int) -> None:
+        """Says how many guesses of a sequence have held; `learn` is then told these tokens, and the one after them."""
+        assert sequence.guesses is not None
+        self.drafted += sequence.drafted
+        self.accepted += count
+        sequence.drafted = 0
+        sequence.pending += count
+        sequence.guesses.learn(count, sequence.length)
+        self._made(sequence, count, draws=False)
 
     def learn(self, sequence: Sequence, token: int) -> None:
         """Says what a call has drawn."""
@@ -109,7 +124,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Takes all from a sequence but its tokens, and puts it back into the queue."""
         self._leave(sequence)
-        sequence.computed = sequence.pending = 0
+        sequence.computed = sequence.pending = sequence.drafted = 0
         sequence.counted = False
         self._wait(sequence)
 
@@ -129,6 +144,7 @@ class Scheduler:
 
         None stands for: first find out what the calls made so far have drawn, then ask again with `settled`.
         """
+        assert not any(sequence.drafted for sequence in self.running), "how far a sequence is, is not known"
         rows = self._decoding(settled)
         if rows is None:
             return None
@@ -138,9 +154,11 @@ class Scheduler:
 
     def _calls(self, rows: list[Sequence]) -> Iterator[Call]:
         if rows:
-            yield self._decode(rows)
-            for sequence in rows:
-                self._made(sequence, 1, draws=True)
+            call = self._decode(rows, self._drafts(rows))
+            yield call
+            for row in call.rows:
+                row.sequence.drafted = len(row.drafts)
+                self._made(row.sequence, 1, draws=True)
         yield from self._chunk_calls()
 
     def _decoding(self, settled: bool) -> list[Sequence] | None:
@@ -174,14 +192,25 @@ class Scheduler:
         sequence.room = self.pages.covered(sequence.held)
         return True
 
-    def _decode(self, sequences: list[Sequence]) -> Call:
-        call = Call(1, [])
+    def _drafts(self, rows: list[Sequence]) -> list[list[int]]:
+        """The guesses that are verified in a step, as far as there are pages for them: nobody gives way to a guess."""
+        found = self._guesser.guess(rows)
+        if found is None:
+            return [[]] * len(rows)
+        return [
+            drafts if drafts and self._grow(sequence, sequence.computed + 1 + len(drafts)) else []
+            for sequence, drafts in zip(rows, found, strict=True)
+        ]
+
+    def _decode(self, sequences: list[Sequence], drafts: list[list[int]]) -> Call:
+        call = Call(self._shape.drafts + 1, [], verifies=True) if any(drafts) else Call(1, [])
         page = self._shape.page
-        for sequence in sequences:
+        for sequence, guessed in zip(sequences, drafts, strict=True):
             assert sequence.held is not None
             assert sequence.slot is not None
             number = sequence.length - sequence.prompt
-            row = Row(sequence, sequence.computed, 1, True, sequence.pending > 0, sequence.held.source, number)
+            count, follows = 1 + len(guessed), sequence.pending > 0
+            row = Row(sequence, sequence.computed, count, True, follows, sequence.held.source, number, drafts=guessed)
             call.rows.append(row)
             self.pages.started(sequence.held)
             if self._snapshots and row.start % page == page - 1:

@@ -2,12 +2,16 @@
 """Sequences in the hands of a scheduler, and the calls that it plans for them."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._pages import Held
 from ._request import Request
+
+if TYPE_CHECKING:
+    from ._guess import Guesses
 
 
 class Sequence:
@@ -18,9 +22,11 @@ class Sequence:
         "committed",
         "computed",
         "counted",
+        "drafted",
         "ended",
         "freed",
         "grammar",
+        "guesses",
         "held",
         "key",
         "leader",
@@ -59,6 +65,8 @@ class Sequence:
         self.freed = 0  # and from how many on one falls behind a window.
         self.wants: set[int] = set()  # After how many tokens of the prompt a snapshot is wanted.
         self.counted = False  # Whether the device knows which tokens have been there.
+        self.guesses: Guesses | None = None  # Of tokens to come; None: it has none.
+        self.drafted = 0  # Guesses that a call verifies: how far it is then, is not known yet.
         self.scored = request.prompt_logprobs is None  # Whether the log-probabilities of the prompt are under way.
         self.turns = 0  # How often it has got a slot.
         self.ended = False
@@ -100,12 +108,14 @@ class Row:
     source: int | None  # A snapshot that it starts from.
     number: int  # Of the token that is drawn, in the answer.
     scores: bool = False  # Whether the log-probabilities of its tokens are wanted.
+    drafts: SequenceOf[int] = ()  # Guesses of the tokens after the first; `count` has them.
 
 
 @dataclasses.dataclass
 class Call:
     """One call of the device, and what is saved after it."""
 
-    size: int  # 1: one token of each row; otherwise a chunk of one row.
+    size: int  # 1: one token of each row; otherwise a chunk of one row, or guesses.
     rows: list[Row]
     saves: list[tuple[int, int]] = dataclasses.field(default_factory=list[tuple[int, int]])  # Slot, snapshot.
+    verifies: bool = False  # Whether rows have guesses.

@@ -11,7 +11,7 @@ from jax import Array
 
 from dovetail.config import REQUIRED, FunctionConfig, config_for
 from dovetail.module import Init, constant, variance_scaling
-from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, Quantised, dequantise, row_groups
+from dovetail.ops import BlockedGroupedMatmul, GroupedMatmul, row_groups
 
 from .._linear import LinearMap
 
@@ -35,11 +35,9 @@ class GroupedLinear(LinearMap, abc.ABC):
         """
 
 
-def grouped_product(kernel: GroupedMatmul, x: Array, weight: Array | Quantised, sizes: Array | None) -> Array:
+def grouped_product(kernel: GroupedMatmul, x: Array, weight: Array, sizes: Array | None) -> Array:
     """Returns the rows of `x`, as `GroupedLinear` takes them, times the matrices of their experts, `[E, K, N]`."""
-    if sizes is not None:
-        return kernel(x, weight, sizes)
-    return jnp.einsum("eci,eio->eco", x, dequantise(weight, x.dtype) if isinstance(weight, Quantised) else weight)
+    return jnp.einsum("eci,eio->eco", x, weight) if sizes is None else kernel(x, weight, sizes)
 
 
 class DenseGroupedLinear(GroupedLinear):

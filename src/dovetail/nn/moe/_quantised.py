@@ -14,7 +14,7 @@ class QuantisedGroupedLinear(GroupedLinear):
     """`QuantisedLinear` for experts.
 
     `replace_all(DenseGroupedLinear.Config, QuantisedGroupedLinear.Config(bits=8), drop=("init",))` takes over bias and
-    kernel. A kernel that does not read few bits is given a floating-point copy of all experts, made in each call.
+    kernel. Kernels other than `BlockedGroupedMatmul` are given a floating-point copy of all experts, made in each call.
     """
 
     class Config(GroupedLinear.Config):
@@ -34,9 +34,10 @@ class QuantisedGroupedLinear(GroupedLinear):
 
     def forward(self, x: Array, sizes: Array | None) -> Array:
         stored = Quantised(self.weight, self.scale, self.offset if self.cfg.bits == 4 else None)
-        y = grouped_product(self._kernel, x, stored, sizes)
+        if sizes is None:
+            y = grouped_product(self._kernel, x, stored.array(x.dtype), None)
+            return y + self.bias[:, None] if self.cfg.bias else y
+        y = stored.grouped_matmul(x, sizes, self._kernel)
         if not self.cfg.bias:
             return y
-        if sizes is None:
-            return y + self.bias[:, None]
         return y + self.bias.at[row_groups(sizes, x.shape[0])].get(mode="fill", fill_value=0)

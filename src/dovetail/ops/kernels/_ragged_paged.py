@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on TPUs to keys and values in pages, by JAX's ragged kernel: prompts and single tokens alike.
 
-Shape letters: B batch, T queries, H query heads, G key heads, K head dim, P pages, L tokens of a page, N pages of a row.
+Shape letters: B batch, T queries, H query heads, G key heads, K head dim, P pages, L tokens of a page.
 """
 
 import contextlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import ConfigError
 
-from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring, in_pairs
+from .._attention import AttentionInputs, AttentionKernel, Parts, Scoring
 from .._kernel_choice import Support
 from .._masks import EMPTY, And, Full, Mask, Written
 from ._band import band_of, offers
@@ -27,8 +26,8 @@ _TABLE_BYTES = 2**19  # Of the scalar memory, of which a core has 1 MiB: what th
 class RaggedPagedAttention(AttentionKernel):
     """JAX's Pallas kernel for TPUs, version 2. It fetches the pages of a row while it computes with those before.
 
-    Pages should lie in pairs (`PagedCache.Config.paired`): else all of them are copied in each call. The tokens of a
-    row are those after which the row ends, in order, and padding is at the end, as a server has them.
+    Pages lie in pairs (`PagedCache.Config.paired`): to put keys and values together would copy all pages in each call.
+    The tokens of a row are those after which the row ends, in order, and padding is at the end, as a server has them.
     """
 
     class Config(AttentionKernel.Config):
@@ -52,11 +51,13 @@ class RaggedPagedAttention(AttentionKernel):
             return here
         if inputs.pages is None:
             return Support("keys and values are not in pages")
-        if inputs.k.shape != inputs.v.shape or inputs.k.dtype != inputs.q.dtype:
-            return Support("queries, keys and values have different dims or dtypes")
-        if (dim := (inputs.k if inputs.pairs is None else inputs.pairs).shape[-1]) != _LANES:
+        if inputs.pairs is None:
+            return Support("keys and values do not lie in pairs")
+        if inputs.pairs.dtype != inputs.q.dtype:
+            return Support(f"queries are {inputs.q.dtype}, keys and values {inputs.pairs.dtype}")
+        if (dim := inputs.pairs.shape[-1]) != _LANES:
             return Support(f"heads have dim {dim}, expected {_LANES}, or to be filled up to that")
-        if not _is_tiled(2 * inputs.k.shape[2], inputs.k.dtype):
+        if not _is_tiled(inputs.pairs.shape[2], inputs.pairs.dtype):
             return Support(f"{inputs.k.shape[2]} key heads on a device do not fill registers")
         rows, width = inputs.pages.shape
         if 4 * rows * -(-width // _LANES) * _LANES > _TABLE_BYTES:
@@ -70,11 +71,11 @@ class RaggedPagedAttention(AttentionKernel):
     def attend(self, inputs: AttentionInputs, scoring: Scoring, aligned: bool | Parts) -> Array:
         from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
-        table, dim = inputs.pages, inputs.q.shape[-1]
+        table, pairs, dim = inputs.pages, inputs.pairs, inputs.q.shape[-1]
         assert table is not None
+        assert pairs is not None
         band = band_of(_without_written(scoring.mask))
         assert band is not None
-        pairs = in_pairs(inputs.k, inputs.v) if inputs.pairs is None else inputs.pairs
         size, more = pairs.shape[1], pairs.shape[-1] - dim
         q = jnp.pad(inputs.q, (*[(0, 0)] * 3, (0, more)))  # Zeros change no product, and make no value.
         real, counts, lengths = _counted(inputs)
@@ -123,14 +124,14 @@ def _within(window: int, table: Array, lengths: Array, size: int, time: int) -> 
     return jnp.take_along_axis(table, chosen, axis=1), lengths - first * size
 
 
-def _places(starts: Array, shape: tuple[int, int]) -> Array | None:
+def _places(starts: Array, shape: tuple[int, ...]) -> Array | None:
     """Returns where each query `[B, T]` is among those that follow each other; None: where it is."""
     if 1 in shape:
         return None
     return jnp.minimum(starts[:-1, None] + jnp.arange(shape[1]), shape[0] * shape[1] - 1)
 
 
-def _sources(starts: Array, shape: tuple[int, int]) -> Array:
+def _sources(starts: Array, shape: tuple[int, ...]) -> Array:
     """Returns which of the queries, `[B T]`, comes at each place, so that those of a row follow those before."""
     at = jnp.arange(shape[0] * shape[1])
     row = jnp.clip(jnp.searchsorted(starts, at, side="right") - 1, 0, shape[0] - 1)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served model on its devices: programs compiled, parameters placed, rows as programs take them."""
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dovetail.module import merged
+from dovetail.nn import quantised_params
+
+from ._apart import params_apart
+from ._device import Rows
+from ._programs import Key, ServedModel
+
+
+def compiled(model: ServedModel, keys: Iterable[Key]) -> dict[Key, Callable[..., Any]]:
+    """Returns programs; XLA compiles several at once, as it uses one thread for most of its work."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        running = {key: pool.submit(model.traced(key).lower().compile) for key in keys}
+        return {key: each.result() for key, each in running.items()}
+
+
+def placed(model: ServedModel, params: Any) -> Any:
+    """Returns parameters of a run as the programs take them."""
+    if model.serving.weights is not None or model.serving.kv is not None:
+        params = quantised_params(model.source.build(), params)  # Before they are copied in full.
+    if model.serving.apart:
+        params = params_apart(model.source, params, model.program.model)
+    params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, model.params)
+    places = model.program.shardings
+    return params if places is None else jax.device_put(params, merged(places.params, places.run_state))
+
+
+def row_arrays(rows: Rows) -> dict[str, np.ndarray]:
+    """Returns what the layers are told of rows, besides their tokens and tables."""
+    return {name: getattr(rows, name) for name in ("slots", "source", "fresh", "start", "count", "follows")}
