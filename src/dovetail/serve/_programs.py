@@ -53,8 +53,8 @@ class Serving(ConfigBase):
     tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
     memory: float = 0.5  # Of what is free, for the state of sequences.
     snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
-    rows: tuple[int, ...] = (1, 4, 16, 64, 256)  # Numbers of sequences in a step, as far as there are slots.
-    chunks: tuple[int, ...] = (16, 64, 256)  # Numbers of tokens of a prompt in a step.
+    rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128, 256)  # Numbers of sequences in a step; slots at most.
+    chunks: tuple[int, ...] = (16, 32, 64, 128, 256)  # Numbers of tokens of a prompt in a step.
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
     drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.

@@ -99,6 +99,8 @@ _COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "generation_tokens": ("Tokens that were written.", lambda stats: stats.generated_tokens),
     "prefix_cache_queries": ("Tokens looked for in the prefix cache.", lambda stats: stats.prompt_tokens),
     "prefix_cache_hits": ("Tokens found in the prefix cache.", lambda stats: stats.cached_tokens),
+    "spec_decode_num_draft_tokens": ("Tokens that were guessed.", lambda stats: stats.drafted_tokens),
+    "spec_decode_num_accepted_tokens": ("Guessed tokens that were right.", lambda stats: stats.accepted_tokens),
     "num_preemptions": ("Requests that gave up their pages, and started again.", lambda stats: stats.preemptions),
 }
 
