@@ -107,7 +107,10 @@ def test_a_large_layer_on_tpus_is_read_at_the_speed_of_memory_by_the_ragged_kern
     assert 0.98 * held < decode["hbm_per_chip_gib"] < 1.1 * held
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3-tiny", pytest.param("hybrid-tiny", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["llama3-tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deepseek-v3-tiny", "hybrid-tiny"))],
+)
 def test_every_structure_is_served_on_gpus(name):
     found = report_of("cuda", name, "gpu-h100-2", [], max_length=64, chunks=[16])
     assert found["fits"]

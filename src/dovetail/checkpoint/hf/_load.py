@@ -114,19 +114,30 @@ class PublishedWeights:
         inner = tuple(slice(*each) for each in bounds[depth:])
         with jax.default_device(device):
             if not depth:
-                return _cast(jax.device_put(self._layer(path, (), inner), device), jnp.dtype(dtype))
+                return _cast(self._layer(path, (), inner, device), jnp.dtype(dtype))
             made = jnp.zeros([end - start for start, end in bounds], dtype)
             for index in itertools.product(*(range(*each) for each in bounds[:depth])):
                 at = [i - start for i, (start, _) in zip(index, bounds[:depth], strict=True)]
-                made = _filled(made, jax.device_put(self._layer(path, index, inner), device), np.asarray(at, np.int32))
+                made = _filled(made, self._layer(path, index, inner, device), np.asarray(at, np.int32))
                 made.block_until_ready()  # Else the host is ahead, with more layers in its memory.
             return made
 
-    def _layer(self, path: str, index: tuple[int, ...], part: Slices) -> np.ndarray:
-        found = self._map.read((path, index), part, self._files.view)
+    def _layer(self, path: str, index: tuple[int, ...], part: Slices, device: Any) -> Array:
+        """Returns a part of a parameter of one layer, on a device."""
+        found, order = self._map.raw((path, index), part, self._files.view)
+        layer = jax.device_put(found, device)
+        if order is not None:
+            layer = _transposed(layer, order)
+        layer.block_until_ready()  # It may be a view of the file until then.
         for name in self._map.pieces[path, index].names:
             self._files.release(name)
-        return found
+        return layer
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _transposed(x: Array, order: tuple[int, ...]) -> Array:
+    # Alone: as a part of what follows, it would be computed element by element.
+    return jnp.transpose(x, order)
 
 
 @functools.partial(jax.jit, static_argnums=1)

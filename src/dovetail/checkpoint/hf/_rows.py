@@ -30,7 +30,7 @@ import numpy as np
 from dovetail.config import ConfigError
 from dovetail.nn import Place, layers_of
 
-from ._axes import Axes, named_axes, parse_axes, put, sizes_of, taken
+from ._axes import Axes, exploded, named_axes, parse_axes, put, sizes_of, taken
 
 _LAYER = "{l}"
 _NUMBERED = re.compile(r"\{(?!l\})(\w+)\}")
@@ -87,6 +87,22 @@ class WeightMap:
     pieces: Mapping[Key, Piece]
     copies: Mapping[str, str]  # Tensors that may be there, and the one that they must equal.
     ignored: Mapping[str, str]  # Patterns of names, and why.
+
+    def raw(self, key: Key, part: tuple[slice, ...], view: Any) -> tuple[np.ndarray, tuple[int, ...] | None]:
+        """Returns what `read` does before its dimensions are put in order, and that order: `transpose` makes it whole.
+
+        An order of None: the array is what `read` returns. Else it may be a view of the tensor. To move dimensions is
+        slow in NumPy, and fast in a compiled program.
+        """
+        names, row, number, sizes = self.pieces[key]
+        to, source = row.targets[number].axes, named_axes(row.axes.part(number))
+        if row.numbered is not None or any(len(dim) > 1 or dim == ("1",) for dim in to.dims):
+            return self.read(key, part, view), None
+        order = [source.index(axis) for axis in named_axes(to)]
+        if order == sorted(order):
+            return self.read(key, part, view), None
+        moved = exploded(view(names[0]), row.axes, number, sizes)
+        return moved[tuple(part[order.index(i)] for i in range(len(order)))], tuple(order)
 
     def read(self, key: Key, part: tuple[slice, ...], view: Any) -> np.ndarray:
         """Returns a part of a parameter of one layer, in memory of its own; `view` gives a tensor by its name."""
