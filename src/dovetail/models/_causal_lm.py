@@ -252,10 +252,10 @@ class CausalLM(Objective):
                 )
             return steps
         count = jnp.full((batch,), time, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
+        first: Array = self.length if start is None else start
         if start is None:  # Who says where a call starts, need not keep it.
-            start = self.length
-            self.update("length", start + count)
-        return jnp.where(steps < count[:, None], start[:, None] + steps, EMPTY)
+            self.update("length", first + count)
+        return jnp.where(steps < count[:, None], first[:, None] + steps, EMPTY)
 
 
 def _together(ids: Array, segments: Array | None, ahead: int) -> Array:
