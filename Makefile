@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv compilers test test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test compiled test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding bench clean
 
 help: ## list the targets
@@ -31,6 +31,9 @@ compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs,
 
 test: venv ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+compiled: venv ## compile experts and states for GPUs, which takes long
+	$(BIN)/python -m pytest -n 2 -m slow tests/contracts/test_compilers.py -k "gpus and (deepseek-v3-tiny or hybrid-tiny)"
 
 test-all: venv ## run the tests, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -19,6 +19,7 @@ FAMILIES = {entry.family: name for name, entry in RECIPES.items() if entry.recip
 TPUS = ("tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8", "tpu-v4-16")
 # Dense layers in a loop, latent attention with experts, and a pattern of layers with states.
 STRUCTURES = ("llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny")
+ON_GPUS = ("llama3-tiny",)  # The others take their compiler half a minute each; `make compiled` has them.
 
 _CODE = """
 import json, sys
@@ -61,7 +62,10 @@ def test_the_compiler_for_tpus_makes_its_step(name, on):
     assert all(each["kernel"] == "SplashAttention" or each["refused"] for each in attention)
 
 
-@pytest.mark.parametrize("name", [*map(_case, FAMILIES.values())])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ON_GPUS else pytest.mark.slow) for name in FAMILIES.values()],
+)
 def test_the_compiler_for_gpus_makes_its_step(name):
     _check(_report(name, "gpu-h100-8", "cuda"))
 

@@ -30,7 +30,9 @@ def test_what_could_be_a_repository_is_one(place):
     "place",
     ["x", "/x/y", "./x", "../x", "x/..", "x/.y", "-x/y", "x/y/z", "x//y", "x/", "x y/z", "~nobody-here/x", "\n"],
 )
-def test_what_can_be_neither_directory_nor_repository_is_refused(place):
+def test_what_can_be_neither_directory_nor_repository_is_refused(place, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     assert error_of(check_published, f"hf:{place}") == (
         f"hf:{place}: there is no directory {place!r}. Name one, or a repository as in hf:ORG/NAME."
     )
