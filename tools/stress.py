@@ -295,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _killed(server: Server, known: dict[Any, Any], rng: random.Random) -> int:
     """Kills the server while requests are under way, whose clients must all get an end."""
     tally = Tally()
-    running = asyncio.create_task(flood(server.port, range(60), known, tally, rng))
+    running = asyncio.create_task(flood(server.port, range(400), known, tally, rng))
     await asyncio.sleep(0.3)
     os.kill(server.process.pid, signal.SIGKILL)
     await asyncio.wait_for(running, 60)
