@@ -20,7 +20,8 @@ from ._compiled import compiled, placed, row_arrays
 from ._device import Device, Drawn, RowDraw, Rows
 from ._drafter import Drafter
 from ._draw import Drawing, DrawParams, Verified
-from ._programs import BIASED, Key, ServedModel, Serving
+from ._programs import Key, ServedModel, Serving
+from ._request import MOST_BIASED
 
 _TIMED = 5  # Steps that are measured; the shortest counts.
 
@@ -150,7 +151,7 @@ class ModelDevice(Device):
     def _draw_params(self, how: RowDraw) -> DrawParams:
         rows = len(how.temperature)
         mask = np.repeat(self._all_tokens, rows, axis=0) if how.mask is None else how.mask
-        ids, bias = np.full((rows, BIASED), -1, np.int32), np.zeros((rows, BIASED), np.float32)
+        ids, bias = np.full((rows, MOST_BIASED), -1, np.int32), np.zeros((rows, MOST_BIASED), np.float32)
         for row, wanted in enumerate(how.bias or ()):
             ids[row, : len(wanted)], bias[row, : len(wanted)] = list(wanted), list(wanted.values())
         arrays: tuple[Any, ...] = (

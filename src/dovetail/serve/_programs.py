@@ -38,10 +38,10 @@ from ._draw import (
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._quantised import KV, Weights, check_speed, quantised
+from ._request import MOST_BIASED
 from ._store import Store
 
 _LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
-BIASED = 320  # Tokens of a row whose logits may be changed: 300 in OpenAI's interface.
 
 
 class Serving(ConfigBase):
@@ -482,5 +482,5 @@ def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
 def _abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
     real, ints, mask = _real((rows,)), _int((rows,)), _int((rows, -(-shape.vocab_size // 32)))
     seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-    biases = (_int((rows, BIASED)), _real((rows, BIASED)))
+    biases = (_int((rows, MOST_BIASED)), _real((rows, MOST_BIASED)))
     return DrawParams(real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)
