@@ -12,6 +12,10 @@ from ._flops import count_flops as count_flops
 from ._flops import count_kernel_flops as count_kernel_flops
 from ._hlo import Hlo as Hlo
 from ._memory import Memory as Memory
+from ._operations import Kernel as Kernel
+from ._operations import Operations as Operations
+from ._operations import Product as Product
+from ._operations import operations as operations
 from ._paths import config_path as config_path
 from ._paths import is_kept as is_kept
 from ._training_flops import count_training_flops as count_training_flops

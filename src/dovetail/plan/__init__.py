@@ -7,6 +7,8 @@ from ._estimate import estimate as estimate
 from ._estimate import row_activations as row_activations
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
+from ._predict import Prediction as Prediction
+from ._predict import predict as predict
 from ._report import Report as Report
 from ._report import compile_step as compile_step
 from ._report import lower_step as lower_step
