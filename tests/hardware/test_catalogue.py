@@ -10,7 +10,7 @@ from dovetail.config import ConfigError, from_json, to_json
 from dovetail.hardware import CHIPS, chip_of, hardware, nearest_hardware
 
 TPUS = [chip for chip in CHIPS.values() if chip.platform == "tpu"]
-NVIDIA = [chip for chip in CHIPS.values() if chip.platform == "cuda"]
+NVIDIA = [chip for chip in CHIPS.values() if chip.target is not None]
 KNOWN = [chip for chip in CHIPS.values() if chip.platform != "cpu"]  # Of a CPU, nothing is known.
 
 
@@ -49,9 +49,9 @@ def test_figures_are_of_the_size_that_chips_have(chip):
 @pytest.mark.parametrize("chip", NVIDIA, ids=by_name)
 def test_peaks_of_gpus_are_cores_times_units_times_operations_times_clock(chip):
     above = {"gpu-b200": 1.011, "gpu-gb200": 1.043}.get(chip.name, 1)
-    for dtype, peak in chip.peak.items():
-        flops = 2 * chip.cores * 4 * chip.target.matrix_ops[dtype] * chip.target.matrix_clock_ghz * 1e9
-        assert peak == pytest.approx(above * flops, rel=1e-3)
+    for dtype, ops in chip.target.matrix_ops.items():
+        flops = 2 * chip.cores * 4 * ops * chip.target.matrix_clock_ghz * 1e9
+        assert chip.peak[dtype] == pytest.approx(above * flops, rel=1e-3)
 
 
 def test_peaks_of_tpus_are_matrix_units_times_area_times_clock():

@@ -18,6 +18,8 @@ from dovetail.ops import by_definition
 
 from ._flops import equation_flops, inner_programs
 
+_SUMS = ("add", "add_any")
+_SUMMED = 3  # Values that a sum is left to be of, before it is stored.
 _MOVES = ("gather", "scatter", "scatter-add", "sort", "dynamic_slice", "dynamic_update_slice")
 
 
@@ -30,6 +32,7 @@ class Product(NamedTuple):
     columns: int
     matrices: int  # Experts, heads: 1 for most.
     times: int  # How often the program runs it.
+    bits: int = 16  # Of its factors; 32 where the program does not say which it wants.
 
     @property
     def flops(self) -> int:
@@ -45,6 +48,7 @@ class Kernel(NamedTuple):
     head_dim: int
     context_bytes: int  # Of all operands but the first: of attention, keys and values.
     times: int
+    recurrent: bool = False  # Whether it carries a state along, so that its work grows as the length does.
 
 
 class Operations(NamedTuple):
@@ -125,6 +129,9 @@ class _Walker:
         sources: dict[int, int] = {}
         for value in inputs:
             sources |= value.sources
+        if name in _SUMS and len(sources) > _SUMMED:  # Else a stream through many layers would be summed up in each.
+            self._store(_Value(sources, False), eqn.outvars[0].aval, scope, times)
+            return [self.new(eqn.outvars[0].aval)]
         return [_Value(sources, not sources)] * len(eqn.outvars)
 
     def _scan(self, eqn: Any, inputs: list[_Value], scope: str, times: int) -> list[_Value]:
@@ -156,18 +163,23 @@ class _Walker:
             inner, matrices = (math.prod(avals[0].shape[dim] for dim in dims) for dims in (contracted, batch))
             rows = math.prod(avals[0].shape) // inner
             columns = math.prod(avals[1].shape) // (inner * matrices)
-            self.found.products.append(Product(scope, rows, inner, columns, matrices, times))
+            self.found.products.append(Product(scope, rows, inner, columns, matrices, times, _bits(avals)))
         elif name == "work" and len(avals) >= 2 and avals[1].ndim == 3 and avals[0].ndim == 2:
             matrices, inner, columns = avals[1].shape  # Experts: each row goes to one of the matrices.
             rows = eqn.params["work"].flops // (2 * inner * columns)
-            self.found.products.append(Product(scope, rows, inner, columns, matrices, times))
+            self.found.products.append(Product(scope, rows, inner, columns, matrices, times, _bits(avals)))
         else:
             flops = eqn.params["work"].flops if name == "work" else equation_flops(eqn)
             context = sum(map(_bytes, avals[1:]))
-            self.found.kernels.append(Kernel(scope, flops, avals[0].shape[-1], context, times))
+            recurrent = name == "work" and len(eqn.outvars) > 1  # Its second result is the state.
+            self.found.kernels.append(Kernel(scope, flops, avals[0].shape[-1], context, times, recurrent))
 
 
 _STORING = ("dot_general", "conv_general_dilated", "ragged_dot_general", "work", "pallas_call", *_MOVES)
+
+
+def _bits(avals: Sequence[Any]) -> int:
+    return 8 * max(aval.dtype.itemsize for aval in avals[:2])
 
 
 def _bytes(aval: Any) -> int:

@@ -37,10 +37,12 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, text: str, *, recipe: str = "", reports: bool = True) -> argparse.ArgumentParser:
+    def command(
+        name: str, text: str, *, recipe: str = "", optional: bool = False, reports: bool = True
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         if recipe:
-            added.add_argument(recipe, help=_NAMES[recipe])
+            added.add_argument(recipe, nargs="?" if optional else None, help=_NAMES[recipe])
             added.add_argument("overrides", nargs="*", default=[], metavar="PATH=VALUE", help=_OVERRIDES)
         if name in _HAS_RECIPE:
             added.add_argument("--code", action="append", default=[], metavar="FILE.py", help=_CODE)
@@ -60,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
     add_import(_placed(command("import", "Make a run of a published model.", reports=False)))
     add_export(command("export", "Publish the model of a run: files that transformers and vLLM load.", reports=False))
     add_compile(command("compile", "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
-    add_predict(command("predict", "Predict the time and cost of a training step on chips.", recipe="recipe"))
+    predict = "Predict the time and cost of a training step on chips."
+    add_predict(command("predict", predict, recipe="recipe", optional=True))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))

@@ -6,19 +6,32 @@ import json
 import os
 from typing import Any
 
+from dovetail.config import ConfigError
 from dovetail.progress import phase
 
 from ._resolve import resolve
+from ._score import score_table
 
 
 def add_predict(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("--on", required=True, metavar="HARDWARE", help="as in tpu-v5p-512, gpu-h100-256")
+    parser.add_argument("--on", metavar="HARDWARE", help="as in tpu-v5p-512, gpu-h100-256")
+    parser.add_argument("--score", metavar="FILE.csv", help="a table of measured steps, to compare predictions with")
     parser.set_defaults(run=_predict)
 
 
 def _predict(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
+    if args.score:
+        return score_table(args.score, as_json=args.json)
+    if args.recipe is None and args.overrides and "=" not in args.overrides[0]:
+        args.recipe = args.overrides.pop(0)  # It stood behind an option.
+    if args.recipe is None or args.on is None:
+        raise ConfigError(
+            f"predict: {'a recipe' if args.recipe is None else '--on HARDWARE'} is missing.\n"
+            "  Say what to predict, and on which chips, as in `dovetail predict llama2-7b --on tpu-v5p-512`; or give a "
+            "table of measured steps to compare with: `dovetail predict --score FILE.csv`."
+        )
     run = resolve(args.recipe, args.overrides, on=args.on, devices=False, weights=False)
     from dovetail.plan import predict
 

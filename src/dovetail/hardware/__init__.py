@@ -10,6 +10,9 @@ from ._catalogue import chip_of as chip_of
 from ._catalogue import hardware as hardware
 from ._catalogue import nearest_hardware as nearest_hardware
 from ._devices import start_devices as start_devices
+from ._fitted import FITTED as FITTED
+from ._fitted import Fitted as Fitted
+from ._fitted import fitted as fitted
 from ._host import SWITCH as SWITCH
 from ._host import Setting as Setting
 from ._host import host_settings as host_settings

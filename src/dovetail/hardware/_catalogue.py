@@ -55,7 +55,8 @@ class Chip(ConfigBase):
     host: int | None = None  # Chips of a host; of TPUs, the torus says. None: one host has all.
     domain: int | None = None  # Chips that fast links join.
     peak: Mapping[str, float] = {}  # FLOP/s by dtype; float8 is any of its formats.
-    reached: float | None = None  # Of the peak in bfloat16, what large products reach in training.
+    family: str | None = None  # Of chips that reach the same share of their peak; None: it has none but itself.
+    watts: float | None = None  # At most.
     hbm_bytes: int | None = None  # That a program can have.
     hbm_bandwidth: float | None = None  # Bytes/s.
     links: int | None = None  # Fast ones, to other chips.

@@ -2,9 +2,17 @@
 """From a recipe and hardware to the program that would run there: mesh rules, and what the real compilers say."""
 
 from ._compiled import compiled as compiled
+from ._constants import FREE as FREE
+from ._constants import YEAR as YEAR
+from ._constants import constants_of as constants_of
+from ._cost import step_parts as step_parts
 from ._estimate import Estimate as Estimate
 from ._estimate import estimate as estimate
 from ._estimate import row_activations as row_activations
+from ._fit import Table as Table
+from ._measured import Measured as Measured
+from ._measured import Stated as Stated
+from ._measured import rebuilt as rebuilt
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._predict import Prediction as Prediction
@@ -13,7 +21,11 @@ from ._report import Report as Report
 from ._report import compile_step as compile_step
 from ._report import lower_step as lower_step
 from ._rules import Fitted as Fitted
+from ._score import Score as Score
+from ._score import intervals as intervals
+from ._score import score as score
 from ._serving import ServingReport as ServingReport
 from ._serving import ServingStep as ServingStep
 from ._serving import compiled_serving as compiled_serving
 from ._serving import serving_mesh as serving_mesh
+from ._work import work_of as work_of
