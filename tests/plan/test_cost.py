@@ -2,6 +2,7 @@
 """The arithmetic of a step: what any run must obey, and arrays against single runs."""
 
 import math
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -68,7 +69,7 @@ def test_many_runs_at_once_are_as_one_by_one():
     many = Run(
         {**ones, "tensor": tensors, "fsdp": 64 / tensors}, np.full(3, 512.0), np.ones(3), np.ones(3), np.arange(3), 16.0
     )
-    together = sum(step_parts(work, many, machine, k).values())
+    together: Any = sum(step_parts(work, many, machine, k).values())
     for i, tensor in enumerate(tensors):
         alone = Run({**dict.fromkeys(AXES, 1.0), "tensor": tensor, "fsdp": 64 / tensor}, 512.0, 1.0, 1.0, i, 16.0)
         assert float(sum(step_parts(work, alone, machine, k).values())) == pytest.approx(float(together[i]))

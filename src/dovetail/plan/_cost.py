@@ -24,7 +24,7 @@ REMAT: Mapping[str, int] = {
     "offload_qkvo": SAVE_QKVO,
     "full": FULL,
 }
-_EXPERT = "expert"
+MATRIX_AXIS = "expert"  # The mesh axis over which the matrices of a grouped product are spread.
 
 
 class Constants(NamedTuple):
@@ -104,7 +104,7 @@ def step_parts(work: Work, run: Run, machine: Machine, k: Constants) -> dict[str
     parts = {"products": products, "attention": attention, "memory traffic": memory}
     body = left = products + attention + memory
     seconds = _collectives(work, run, machine, k)
-    for axis in ("tensor", "seq", "pipeline", _EXPERT, "fsdp", "data"):
+    for axis in ("tensor", "seq", "pipeline", MATRIX_AXIS, "fsdp", "data"):
         room = left / run.microbatches if axis == "data" else left
         hidden = np.minimum(getattr(k, f"hidden_{axis}") * seconds[axis], room)
         left = left - hidden
@@ -124,12 +124,12 @@ def _products(work: Work, run: Run, machine: Machine, k: Constants) -> Numbers:
     """Returns the seconds of all products, forward and backward: what computing, or reading, takes longer."""
     each, sizes = work.products, {axis: _column(size) for axis, size in run.sizes.items()}
     many = (each.matrices > 1) & (each.weighted > 0)  # Experts.
-    experts, tensor = np.where(many, sizes[_EXPERT], 1.0), sizes["tensor"]
+    spread, tensor = np.where(many, sizes[MATRIX_AXIS], 1.0), sizes["tensor"]
     tensor = np.where(many & _column(run.megatron), 1.0, tensor)
-    here = np.maximum(1.0, each.matrices / experts)  # Matrices that a device has.
-    copies = _column(run.devices) / (sizes["pipeline"] * tensor * experts)  # Groups of devices that share the rows.
+    here = np.maximum(1.0, each.matrices / spread)  # Matrices that a device has.
+    copies = _column(run.devices) / (sizes["pipeline"] * tensor * spread)  # Groups of devices that share the rows.
     rows = each.rows * _column(run.rows) / (_column(run.microbatches) * copies * each.matrices)
-    rows = rows * np.where(many, each.matrices / (here * experts), 1.0)
+    rows = rows * np.where(many, each.matrices / (here * spread), 1.0)
     inner = each.inner / np.where(each.split == INNER, tensor, 1.0)
     columns = each.columns / np.where(each.split == COLUMNS, tensor, 1.0)
     low = np.where((each.stacked > 0) & (each.weighted > 0), np.minimum(each.bits, _column(run.bits)), each.bits)
@@ -182,7 +182,7 @@ def _held(work: Work, run: Run, *, optimizer: bool = False, without: tuple[str, 
     for i, axis in enumerate(MESH_AXES):
         if axis not in without:
             size = _column(run.sizes[axis])
-            own = groups.experts & _column(run.megatron) if axis == "tensor" else False
+            own = groups.grouped & _column(run.megatron) if axis == "tensor" else False
             parts = parts * np.where(groups.axes[..., i] & ~np.asarray(own), size, 1.0)
     if not optimizer:
         return count / parts
@@ -204,16 +204,16 @@ def _collectives(work: Work, run: Run, machine: Machine, k: Constants) -> dict[s
         "tensor": 8 * here * sizes["tensor"] * work.joined * (1 + again),
         "seq": 3 * here * sizes["seq"] * np.sum(work.kernels.context, -1),
         "pipeline": 4 * here * sizes["pipeline"] * work.width * run.rounds / sizes["tensor"],
-        _EXPERT: sent_bytes * here * work.sent,
+        MATRIX_AXIS: sent_bytes * here * work.sent,
         "fsdp": (2 * weight_bytes + 2) * whole * run.microbatches,
         "data": replicated * np.mean(work.parameters.trained > 0, -1),
     }
     found = {}
     for axis, size in sizes_of.items():
-        split = sizes[axis] * (sizes[_EXPERT] if axis == "data" else 1)
+        split = sizes[axis] * (sizes[MATRIX_AXIS] if axis == "data" else 1)
         split = np.maximum(np.where(np.asarray(run.megatron) & (axis == "data"), split, sizes[axis]), 1.0)
         found[axis] = size * (1 - 1 / split) / (_bandwidth(axis, run, machine) * k.links)
-    found[_EXPERT] = _exchange(sizes_of[_EXPERT], work, run, machine) / (k.links * k.exchange)
+    found[MATRIX_AXIS] = _exchange(sizes_of[MATRIX_AXIS], work, run, machine) / (k.links * k.exchange)
     return found
 
 
@@ -223,10 +223,10 @@ def _exchange(size: Numbers, work: Work, run: Run, machine: Machine) -> Numbers:
     Between domains a token goes once to each in which it has an expert, by the network of its own chip; there, and at
     home, fast links bring it to each expert.
     """
-    experts = run.sizes[_EXPERT]
+    spread = run.sizes[MATRIX_AXIS]
     inner = np.where(run.megatron, 1.0, run.sizes["seq"] * run.sizes["tensor"])
-    near = np.clip(np.asarray(machine.domain) / inner, 1, experts)
-    domains = experts / near
+    near = np.clip(np.asarray(machine.domain) / inner, 1, spread)
+    domains = spread / near
     choices = np.maximum(work.choices, 1e-9)
     visited = domains * (1 - (1 - 1 / domains) ** choices) / choices  # Of the experts of a token, by domain.
     far = size * visited * (1 - 1 / domains) / machine.network

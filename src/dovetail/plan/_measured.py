@@ -10,7 +10,7 @@ from dovetail.hardware import Hardware
 from dovetail.train import Trainer
 
 from ._constants import constants_of
-from ._cost import FULL, REMAT, SAVE_ALL, Constants, Machine, Run, memory_of_step, step_parts
+from ._cost import FULL, MATRIX_AXIS, REMAT, SAVE_ALL, Constants, Machine, Run, memory_of_step, step_parts
 from ._work import Work, work_of
 
 _ADAPTED = 0.75  # Where less is reported of the operations of training, no gradients of matrices are computed.
@@ -107,7 +107,7 @@ def rebuilt(measured: Measured) -> Rebuilt:
         notes.append("the mesh is not given: the fastest that fits")
     else:
         candidates = _stated(measured, measured.stated, chips, rows)
-        if work.sparse and "expert" not in measured.stated.sizes and measured.hardware.chip.torus is None:
+        if work.sparse and MATRIX_AXIS not in measured.stated.sizes and measured.hardware.chip.torus is None:
             notes.append("how experts are split is not given: as is fastest")
             sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if chips % n == 0]
             candidates = [run for n in sizes for run in _stated(measured, measured.stated, chips, rows, n)]
@@ -134,28 +134,28 @@ def frozen(work: Work) -> Work:
 
 
 def _run(sizes: Mapping[str, float], rows: int, parts: float, remat: int, measured: Measured, rounds: float = 1) -> Run:
-    names = ("pipeline", "data", "fsdp", "expert", "seq", "tensor")
+    names = ("pipeline", "data", "fsdp", MATRIX_AXIS, "seq", "tensor")
     whole = {axis: float(sizes.get(axis, 1)) for axis in names}
     bits, eager = float(measured.bits), measured.eager
     waits = eager and not measured.drops
     return Run(whole, float(rows), float(parts), float(rounds), remat, bits, measured.megatron, eager, waits)
 
 
-def _stated(measured: Measured, stated: Stated, chips: int, rows: int, expert: int | None = None) -> list[Run]:
+def _stated(measured: Measured, stated: Stated, chips: int, rows: int, spread: int | None = None) -> list[Run]:
     sizes = {axis: max(1, size) for axis, size in stated.sizes.items() if size != -1}
     tensor, stages, seq = (sizes.get(axis, 1) for axis in ("tensor", "pipeline", "seq"))
     groups = chips / (tensor * stages * seq)  # That share the rows of a batch.
-    experts = float(sizes.get("expert", 1) if expert is None else expert)
+    matrices = float(sizes.get(MATRIX_AXIS, 1) if spread is None else spread)
     if stated.sizes.get("fsdp") == -1:
         slices = measured.hardware.slices if measured.hardware.chip.torus else 1
-        fsdp = groups / slices / experts
+        fsdp = groups / slices / matrices
     elif "fsdp" in sizes:
-        fsdp = max(1.0, sizes["fsdp"] / (experts if sizes["fsdp"] >= experts else 1))
+        fsdp = max(1.0, sizes["fsdp"] / (matrices if sizes["fsdp"] >= matrices else 1))
     else:
         fsdp = 1.0
     if sizes.get("fsdp", 0) > groups or (sizes.get("fsdp") and measured.megatron):
         fsdp = min(fsdp, groups)
-    data = groups / (fsdp * experts)
+    data = groups / (fsdp * matrices)
     parts = stated.parts
     if stated.rows_at_once:
         parts = max(1, round(rows / (groups * stated.rows_at_once)))
@@ -163,7 +163,7 @@ def _stated(measured: Measured, stated: Stated, chips: int, rows: int, expert: i
         parts = max(1, round(rows / groups))  # One row at a time, as is usual there.
     elif stages > 1:
         parts = max(parts, stages)
-    whole = {"pipeline": stages, "data": data, "fsdp": fsdp, "expert": experts, "seq": seq, "tensor": tensor}
+    whole = {"pipeline": stages, "data": data, "fsdp": fsdp, MATRIX_AXIS: matrices, "seq": seq, "tensor": tensor}
     policies = range(4) if stated.remat is None else [REMAT[stated.remat]]
     return [_run(whole, rows, parts, remat, measured, sizes.get("rounds", 1)) for remat in policies]
 
@@ -171,16 +171,16 @@ def _stated(measured: Measured, stated: Stated, chips: int, rows: int, expert: i
 def _candidates(work: Work, measured: Measured, chips: int, rows: int) -> list[Run]:
     """Returns layouts over `data`, `fsdp` and, on GPUs, `expert`."""
     found = []
-    experts = [1]
+    spreads = [1]
     if work.sparse and measured.hardware.chip.torus is None:
-        experts = [n for n in (1, 2, 4, 8) if chips % n == 0]
-    for expert in experts:
-        rest = chips // expert
+        spreads = [n for n in (1, 2, 4, 8) if chips % n == 0]
+    for spread in spreads:
+        rest = chips // spread
         for fsdp in (n for n in range(1, rest + 1) if (rest % n == 0 and (n & (n - 1)) == 0) or n == rest):
             for parts in (1, 2, 4, 8, 16):
                 for remat in range(SAVE_ALL, FULL + 1):
                     if rows % (chips * parts) == 0 or parts == 1:
-                        sizes = {"expert": expert, "fsdp": fsdp, "data": rest / fsdp}
+                        sizes = {MATRIX_AXIS: spread, "fsdp": fsdp, "data": rest / fsdp}
                         found.append(_run(sizes, rows, parts, remat, measured))
     return found
 

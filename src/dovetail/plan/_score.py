@@ -127,7 +127,7 @@ def _left_out(table: Table, dense: np.ndarray) -> tuple[dict[str, dict[str, Erro
         "source": table.left_out(labels.source),
         "source, calibrated by the others": table.left_out(labels.source, calibrated=True),
     }
-    kinds = {"all": np.ones(len(dense), bool), "dense": dense, "experts and states": ~dense}
+    kinds = {"all": np.ones(len(dense), bool), "dense": dense, "sparse": ~dense}
     found = {
         way: {kind: _error(errors[rows]) for kind, rows in kinds.items() if rows.any()} for way, errors in ways.items()
     }

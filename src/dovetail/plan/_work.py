@@ -23,6 +23,7 @@ Numbers = Any  # A number, or an array with one for each run or model.
 
 NEVER, WITH_FFN, WITH_ALL = 0, 1, 2  # When a product is computed again: with what is not `mixer`, or with full remat.
 WHOLE, COLUMNS, INNER = 0, 1, 2  # Which dimension of a product `tensor` splits.
+_MATRICES = "expert"  # The logical axis of matrices of which each row is multiplied by a few.
 _SOME = 2  # Devices along each axis, to ask which axes split a parameter.
 
 
@@ -57,7 +58,7 @@ class Parameters(NamedTuple):
 
     number: np.ndarray
     axes: np.ndarray  # `[groups, axes]`: whether a mesh axis splits it.
-    experts: np.ndarray  # Whether they belong to experts.
+    grouped: np.ndarray  # Whether they are matrices of which each row is multiplied by a few.
     layers: np.ndarray  # Whether they are in a stack of layers.
     trained: np.ndarray
 
@@ -106,8 +107,8 @@ def _summed(found: Operations, tree: Any, layout: MeshLayout) -> Work:
     layers = [each for each in products if each.stacked]
     mixers = [each for each in layers if "mixer" in each.it.scope.split("/")]
     ends = [each for each in layers if each.split == INNER and each.it.matrices == 1]
-    experts = [each for each in layers if each.it.matrices > 1]
-    into = [each for each in experts if each.split == INNER] or experts[:1]
+    grouped = [each for each in layers if each.it.matrices > 1]
+    into = [each for each in grouped if each.split == INNER] or grouped[:1]
     sent = float(sum(_values(each.it) for each in into))
     tokens = max(each.it.rows for each in layers if each.it.matrices == 1) if layers else 1
     widths = [each.it.columns for each in ends] or [max(each.it.inner for each in products)]
@@ -165,7 +166,7 @@ def _owners(tree: Any, layout: MeshLayout) -> dict[str, tuple[bool, int]]:
     found: dict[str, tuple[bool, int]] = {}
     for path, spec in sorted(flat_specs(tree, "model"), key=lambda item: item[1].nbytes):
         named = zip(layout.stored_axes(spec), spec.axes, strict=True)
-        split = ["tensor" in axes for axes, name in list(named)[spec.stack :] if name != "expert"]
+        split = ["tensor" in axes for axes, name in list(named)[spec.stack :] if name != _MATRICES]
         if len(split) >= 2:  # The largest of a module is its matrix; what it sums over comes first.
             found[path.rpartition(".")[0]] = bool(spec.stack), INNER if split[0] else COLUMNS if any(split) else WHOLE
     return found
@@ -192,7 +193,7 @@ def _parameters(tree: Any, layout: MeshLayout) -> Parameters:
     groups: dict[tuple[bool, ...], float] = defaultdict(float)
     for _, spec in flat_specs(tree, ""):
         used = {axis for axes in layout.stored_axes(spec) for axis in axes}
-        key = (*(axis in used for axis in MESH_AXES), "expert" in spec.axes, bool(spec.stack))
+        key = (*(axis in used for axis in MESH_AXES), _MATRICES in spec.axes, bool(spec.stack))
         groups[key] += float(np.prod(spec.shape))
     keys = np.array(list(groups), bool)
     counts = np.array(list(groups.values()))
