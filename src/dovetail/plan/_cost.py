@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail.parallel import MESH_AXES
 
-from ._work import COLUMNS, INNER, NEVER, WITH_ALL, Numbers, Work
+from ._work import COLUMNS, INNER, MATRIX_AXIS, NEVER, WITH_ALL, Numbers, Work
 
 # What is computed again in the backward pass, in order.
 SAVE_ALL, SAVE_DOTS, SAVE_QKVO, FULL = range(4)
@@ -24,7 +24,6 @@ REMAT: Mapping[str, int] = {
     "offload_qkvo": SAVE_QKVO,
     "full": FULL,
 }
-MATRIX_AXIS = "expert"  # The mesh axis over which the matrices of a grouped product are spread.
 
 
 class Constants(NamedTuple):

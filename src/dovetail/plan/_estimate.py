@@ -110,7 +110,7 @@ def activation_bytes(cfg: Trainer.Config, mesh: Mesh, parts: int, policy: RematP
 
     A stage of a pipeline keeps its layers' part of all that goes through it, and runs a block for a part of that.
     """
-    rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert")))
+    rows = cfg.input.batch_size / (parts * math.prod(mesh.sizes[axis] for axis in mesh.rules.activations["batch"]))
     split = mesh.sizes["seq"] * mesh.sizes["tensor"]
     here = "full" if policy == "offload_qkvo" else policy  # What is offloaded is on the host.
     kept = kept_bytes(with_remat(cfg.model, here), cfg.input, cfg.compute_dtype) / mesh.sizes["pipeline"]

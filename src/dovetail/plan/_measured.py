@@ -10,8 +10,8 @@ from dovetail.hardware import Hardware
 from dovetail.train import Trainer
 
 from ._constants import constants_of
-from ._cost import FULL, MATRIX_AXIS, REMAT, SAVE_ALL, Constants, Machine, Run, memory_of_step, step_parts
-from ._work import Work, work_of
+from ._cost import FULL, REMAT, SAVE_ALL, Constants, Machine, Run, memory_of_step, step_parts
+from ._work import MATRIX_AXIS, Work, work_of
 
 _ADAPTED = 0.75  # Where less is reported of the operations of training, no gradients of matrices are computed.
 _USABLE = 0.92  # Of the memory of a chip.
@@ -108,7 +108,7 @@ def rebuilt(measured: Measured) -> Rebuilt:
     else:
         candidates = _stated(measured, measured.stated, chips, rows)
         if work.sparse and MATRIX_AXIS not in measured.stated.sizes and measured.hardware.chip.torus is None:
-            notes.append("how experts are split is not given: as is fastest")
+            notes.append("how the matrices of grouped products are split is not given: as is fastest")
             sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if chips % n == 0]
             candidates = [run for n in sizes for run in _stated(measured, measured.stated, chips, rows, n)]
         if measured.stated.remat is None:

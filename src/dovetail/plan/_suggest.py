@@ -34,7 +34,7 @@ def _changes(cfg: Trainer.Config) -> Iterator[list[str]]:
     if smallest:
         yield smallest
     sizes = cfg.mesh.sizes
-    rows = cfg.input.batch_size // math.prod(sizes[axis] for axis in ("data", "fsdp", "expert"))
+    rows = cfg.input.batch_size // math.prod(sizes[axis] for axis in cfg.mesh.rules.activations["batch"])
     more = [parts for parts in divisors(rows) if parts > cfg.num_microbatches]
     for parts in (more[len(more) // 2 :: len(more)] + more[-1:]) if more else []:
         yield [*smallest, f"num_microbatches={parts}"]

@@ -23,7 +23,9 @@ Numbers = Any  # A number, or an array with one for each run or model.
 
 NEVER, WITH_FFN, WITH_ALL = 0, 1, 2  # When a product is computed again: with what is not `mixer`, or with full remat.
 WHOLE, COLUMNS, INNER = 0, 1, 2  # Which dimension of a product `tensor` splits.
-_MATRICES = "expert"  # The logical axis of matrices of which each row is multiplied by a few.
+# The axis, of parameters and of the mesh, along which the matrices of a grouped product lie: of these, each row is
+# multiplied by a few.
+MATRIX_AXIS = "expert"
 _SOME = 2  # Devices along each axis, to ask which axes split a parameter.
 
 
@@ -166,7 +168,7 @@ def _owners(tree: Any, layout: MeshLayout) -> dict[str, tuple[bool, int]]:
     found: dict[str, tuple[bool, int]] = {}
     for path, spec in sorted(flat_specs(tree, "model"), key=lambda item: item[1].nbytes):
         named = zip(layout.stored_axes(spec), spec.axes, strict=True)
-        split = ["tensor" in axes for axes, name in list(named)[spec.stack :] if name != _MATRICES]
+        split = ["tensor" in axes for axes, name in list(named)[spec.stack :] if name != MATRIX_AXIS]
         if len(split) >= 2:  # The largest of a module is its matrix; what it sums over comes first.
             found[path.rpartition(".")[0]] = bool(spec.stack), INNER if split[0] else COLUMNS if any(split) else WHOLE
     return found
@@ -193,7 +195,7 @@ def _parameters(tree: Any, layout: MeshLayout) -> Parameters:
     groups: dict[tuple[bool, ...], float] = defaultdict(float)
     for _, spec in flat_specs(tree, ""):
         used = {axis for axes in layout.stored_axes(spec) for axis in axes}
-        key = (*(axis in used for axis in MESH_AXES), _MATRICES in spec.axes, bool(spec.stack))
+        key = (*(axis in used for axis in MESH_AXES), MATRIX_AXIS in spec.axes, bool(spec.stack))
         groups[key] += float(np.prod(spec.shape))
     keys = np.array(list(groups), bool)
     counts = np.array(list(groups.values()))
