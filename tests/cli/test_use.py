@@ -77,3 +77,19 @@ def test_where_devices_are_missing_the_mesh_is_smaller_and_said(run, capsys, mon
 def test_a_mesh_that_is_asked_for_and_not_here_is_an_error(run, capsys):
     assert main(["eval", run[0], "--mesh", "data=16"]) == 2
     assert "mesh data=16 takes 16 devices, but there are 8 (cpu)." in capsys.readouterr().err
+
+
+def test_a_prediction_is_corrected_by_the_metrics_of_a_run(run, capsys):
+    directory, _ = run
+    argv = ["predict", directory, "--on", "gpu-h100-4", "--json"]
+    assert main(argv) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert main([*argv, "--calibrate", directory]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step_seconds"] > 2 * plain["step_seconds"]  # A CPU is no H100.
+    assert f"{directory} took" in found["assumptions"][-1]
+
+
+def test_a_directory_without_metrics_is_refused_for_calibration(run, capsys, tmp_path):
+    assert main(["predict", "llama3-8b", "--on", "gpu-h100-4", "--calibrate", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err

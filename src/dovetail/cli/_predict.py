@@ -9,6 +9,7 @@ from typing import Any
 from dovetail.config import ConfigError
 from dovetail.progress import phase
 
+from ._calibrate import observed
 from ._resolve import resolve
 from ._score import score_table
 
@@ -17,6 +18,9 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("--on", metavar="HARDWARE", help="as in tpu-v5p-512, gpu-h100-256")
     parser.add_argument("--score", metavar="FILE.csv", help="a table of measured steps, to compare predictions with")
+    parser.add_argument(
+        "--calibrate", nargs="+", default=[], metavar="RUN", help="directories of runs on such chips, to correct it by"
+    )
     parser.set_defaults(run=_predict)
 
 
@@ -32,12 +36,16 @@ def _predict(args: argparse.Namespace) -> int:
             "  Say what to predict, and on which chips, as in `dovetail predict llama2-7b --on tpu-v5p-512`; or give a "
             "table of measured steps to compare with: `dovetail predict --score FILE.csv`."
         )
+    runs = [each for each in args.calibrate if "=" not in each]
+    args.overrides += [each for each in args.calibrate if "=" in each]  # They stood behind the runs.
     run = resolve(args.recipe, args.overrides, on=args.on, devices=False, weights=False)
-    from dovetail.plan import predict
+    from dovetail.plan import calibrated, predict
 
     assert run.hardware is not None
     with phase("tracing"):
         found = predict(run.cfg, run.hardware)
+        if runs:
+            found, _ = calibrated(found, run.cfg, run.hardware, observed(runs, run.hardware.chip))
     print(json.dumps(_named(args.recipe, found), indent=2) if args.json else _text(args.recipe, found))
     return 0
 

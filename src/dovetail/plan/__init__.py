@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a recipe and hardware to the program that would run there: mesh rules, and what the real compilers say."""
 
+from ._calibrate import Calibration as Calibration
+from ._calibrate import Observed as Observed
+from ._calibrate import calibrated as calibrated
 from ._compiled import compiled as compiled
 from ._constants import FREE as FREE
 from ._constants import YEAR as YEAR

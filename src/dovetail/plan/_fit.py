@@ -62,7 +62,7 @@ class Table:
         of = [step.measured for step in steps]
         self.constants = Picked([Place(each.hardware.chip, each.watts, each.year) for each in of])
         self.labels = _labels(self.steps)
-        self.covariance = _covariance(self.labels, spreads or Spreads())
+        self.covariance = covariance(self.labels, spreads or Spreads())
 
     def errors(self, logs: np.ndarray | None = None) -> np.ndarray:
         """Returns the logarithm of predicted over measured time, for the constants as they are, or others."""
@@ -146,7 +146,9 @@ def _labels(steps: Sequence[Rebuilt]) -> Labels:
     )
 
 
-def _covariance(labels: Labels, spreads: Spreads) -> np.ndarray:
+def covariance(labels: Labels, spreads: Spreads) -> np.ndarray:
+    """Returns how the errors of rows go together, by what they share."""
+
     def same(name: str) -> np.ndarray:
         column = getattr(labels, name)
         return getattr(spreads, name) ** 2 * (column[:, None] == column[None, :])
