@@ -90,9 +90,9 @@ def test_meshes_in_force_and_explicit_axes_make_no_difference(tmp_path, axis_typ
 def test_replicas_share_the_writing_of_large_leaves_alone(tmp_path):
     compiled = []
 
-    def listen(event, _, fun_name="", **__):
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
         if event.endswith("backend_compile_duration"):
-            compiled.append(fun_name)
+            compiled.append(str(about["fun_name"]))
 
     numbers = np.arange(1 << 21, dtype=np.float32)
     state = {"small": sharded(numbers[:168].reshape(24, 7), on=mesh(8)), "large": sharded(numbers, on=mesh(8))}

@@ -146,7 +146,7 @@ def _mix(x: Any) -> Any:
 
 def _sums_on_host(x: np.ndarray, starts: Sequence[int]) -> np.ndarray:
     """Returns what `_sums` does of one shard, by NumPy."""
-    parts = [x.real.copy(), x.imag.copy()] if np.iscomplexobj(x) else [x]
+    parts = [np.real(x).copy(), np.imag(x).copy()] if np.iscomplexobj(x) else [x]
     return sum((_hashed_on_host(part, starts, salt) for salt, part in enumerate(parts)), np.zeros(2, np.uint32))
 
 
