@@ -77,18 +77,9 @@ def _batch(name: str) -> Any:
     return next(iter(recipe(name).input.set(batch_size=4, seq_len=24).build()))
 
 
-def _model(name: str) -> Any:
-    """Returns the model of a recipe with each kind of its layers once: the compiler takes as long for each of them."""
-    cfg: Any = recipe(name).model
-    if name == "deepseek-v3-tiny":
-        return cfg.set(stack=cfg.stack.layers[-1])  # Without the layers that have no experts.
-    layers = cfg.stack.layer[:2]  # Two windows; a state-space layer and attention.
-    return cfg.set_in("stack.layer", layers).set_in("stack.num_layers", len(layers))
-
-
 def _gradients(name: str) -> dict[str, Any]:
     """Compares loss, metrics and gradients; counts the fusions of both programs, and those that are products of YNN."""
-    model, batch = _model(name).build(), _batch(name)
+    model, batch = recipe(name).model.build(), _batch(name)
     params = random_params(model)
     lowered = jax.jit(gradients_of(model, num_microbatches=1, dtype=None)).lower(params, batch, None)
     programs = {unfused: lowered.compile(compiler_options=_UNFUSED if unfused else None) for unfused in (False, True)}
