@@ -11,3 +11,11 @@ VARIABLES = {
     " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
     " --xla_cpu_parallel_codegen_split_count=1",
 }
+
+
+def share_context() -> None:
+    """Lowers all programs in one MLIR context: JAX makes one for each, which takes longer than to lower a small one."""
+    from jax._src.interpreters import mlir  # JAX has no public way to do so.
+
+    context = mlir.make_ir_context()
+    mlir.make_ir_context = lambda: context

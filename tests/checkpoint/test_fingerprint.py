@@ -38,6 +38,13 @@ def reference(words: np.ndarray) -> str:
     return f"{sums[0]:08x}{sums[1]:08x}"
 
 
+@pytest.fixture(params=["devices", "host"], autouse=True)
+def place(request, monkeypatch):
+    """Where small shards of a CPU are read, as large ones of any device are or as they are."""
+    if request.param == "devices":
+        monkeypatch.setattr("dovetail.checkpoint._fingerprint._HOST_BYTES", 0)
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 1, 4)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint32", "float8_e4m3fn"])
 def test_fingerprint_is_the_one_of_the_reference(shape, dtype):

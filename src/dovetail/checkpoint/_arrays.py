@@ -16,6 +16,7 @@ from ._fingerprint import to_text
 from ._leaves import from_stored, stored_form, to_stored
 from ._step import ARRAYS, Manifest, damaged_files
 
+_SLICE_BYTES = 1 << 20  # Of a leaf that replicas share the writing of: each slice is a program to compile.
 _SECONDS = 0.2  # Between two looks at whether another process has failed.
 
 
@@ -32,6 +33,7 @@ def start_writing(
     stored = {name: to_stored(leaf) for name, leaf in leaves.items() if leaf.size}
     context = ocp.Context()
     context.array.saving.use_compression = compress
+    context.array.saving.min_slice_bytes_for_replica_parallel = _SLICE_BYTES
     # Else Orbax has threads that wait for directories, long after a failure to make them, and the process cannot end.
     context.asynchronous.create_directories_asynchronously = False
     with context:

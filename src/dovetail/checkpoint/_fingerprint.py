@@ -21,13 +21,14 @@ from jax.sharding import PartitionSpec as P
 _GOLDEN = 0x9E3779B9
 _SECOND = 0x85EBCA6B
 _DEVICES = "devices"
+_HOST_BYTES = 1 << 16  # Of a shard that the CPU has anyway: NumPy is done before a program for its shape is compiled.
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
     """The fingerprint of the shards that this process holds; dispatched, and awaited by its methods."""
 
-    sums: Array  # Two uint32 numbers for each shard.
+    sums: Array | np.ndarray  # Two uint32 numbers for each shard.
     starts: tuple[tuple[int, ...], ...]  # Where each shard begins.
     is_first: tuple[bool, ...]  # Whether a shard is the first replica of its part of the array.
 
@@ -45,7 +46,7 @@ class Fingerprint:
 def fingerprint(x: Array) -> Fingerprint:
     """Starts to compute the fingerprint of `x`, of any dtype, PRNG keys included.
 
-    `x` may be donated at once. It is read once, on its devices, and no copy is made.
+    `x` may be donated at once. It is read once, on its devices, and no copy is made, but for small shards of a CPU.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -54,6 +55,9 @@ def fingerprint(x: Array) -> Fingerprint:
     first = tuple(shard.replica_id == 0 for shard in shards)
     if not x.size or not shards:
         return Fingerprint(jnp.zeros((len(shards), 2), jnp.uint32), starts, first)
+    if shards[0].device.platform == "cpu" and shards[0].data.nbytes <= _HOST_BYTES:
+        sums = [_sums_on_host(np.array(each.data), start) for each, start in zip(shards, starts, strict=True)]
+        return Fingerprint(np.stack(sums), starts, first)
     # Whatever the sharding, the shards are side by side along the first dimension of an array of their own.
     mesh = _mesh(tuple(shard.device for shard in shards))
     rows = NamedSharding(mesh, P(_DEVICES) if x.ndim else P(), memory_kind=x.sharding.memory_kind)
@@ -99,14 +103,21 @@ def _sums(x: Array, offsets: Array) -> Array:
 
 def _words(x: Array) -> Array:
     """Returns the bits of real numbers as uint32, one word or, with one more dimension, two for each element."""
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint32)
-    bits = (jnp.finfo if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo)(x.dtype).bits
-    if bits < 8:  # Kept in a byte each; every value has its own float32 or int32.
-        x = x.astype(jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32)
-        bits = 32
+    bits, wider = _bits(x.dtype)
+    x = x if wider is None else x.astype(wider)
     words = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[bits]
     return jax.lax.bitcast_convert_type(x, words).astype(jnp.uint32)
+
+
+def _bits(dtype: Any) -> tuple[int, Any]:
+    """Returns the bits of a number, and the type to take its bits from if that is another."""
+    if dtype == jnp.bool_:
+        return 32, jnp.uint32
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    bits = (jnp.finfo if floating else jnp.iinfo)(dtype).bits
+    if bits < 8:  # Kept in a byte each; every value has its own float32 or int32.
+        return 32, jnp.float32 if floating else jnp.int32
+    return bits, None
 
 
 def _hashed(words: Array, offsets: Array, salt: int) -> Array:
@@ -123,11 +134,31 @@ def _hashed(words: Array, offsets: Array, salt: int) -> Array:
     return jnp.stack(jax.lax.reduce((first, second), (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), dims))
 
 
-def _mix(x: Array) -> Array:
+def _mix(x: Any) -> Any:
     """A bijection of uint32 in which each bit of the input changes each bit of the result with probability 1/2.
 
     Reference: Chris Wellons, hash-prospector (lowbias32), 2018.
     """
-    x = (x ^ (x >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> jnp.uint32(16))
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def _sums_on_host(x: np.ndarray, starts: Sequence[int]) -> np.ndarray:
+    """Returns what `_sums` does of one shard, by NumPy."""
+    parts = [np.real(x).copy(), np.imag(x).copy()] if np.iscomplexobj(x) else [x]
+    return sum((_hashed_on_host(part, starts, salt) for salt, part in enumerate(parts)), np.zeros(2, np.uint32))
+
+
+def _hashed_on_host(x: np.ndarray, starts: Sequence[int], salt: int) -> np.ndarray:
+    bits, wider = _bits(x.dtype)
+    x = x if wider is None else x.astype(wider)
+    words = x.view({1: np.uint8, 2: np.uint16}.get(x.itemsize, np.uint32)).astype(np.uint32)
+    words = words.reshape(*x.shape, 2) if bits == 64 else words
+    place = np.full(words.shape, salt, np.uint32)
+    for dim, size in enumerate(words.shape):
+        begin = _GOLDEN * (dim + 1) + (starts[dim] if dim < x.ndim else 0)
+        mixed = _mix(np.arange(size, dtype=np.uint32) + np.uint32(begin % 2**32))
+        place += np.expand_dims(mixed, [each for each in range(words.ndim) if each != dim])
+    first = _mix((words ^ place).ravel())
+    return np.array([each.sum(dtype=np.uint32) for each in (first, _mix(first ^ np.uint32(_SECOND)))])

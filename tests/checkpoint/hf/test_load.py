@@ -95,6 +95,14 @@ CASES = [
 ]
 
 
+@pytest.fixture(params=["device", "host"])
+def place(request, monkeypatch):
+    """Where small parts are put together, as large ones are or as they are."""
+    if request.param == "device":
+        monkeypatch.setattr("dovetail.checkpoint.hf._load._SMALL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("stored, dtype, sizes", CASES, ids=lambda value: str(value))
 def test_any_mesh_gives_what_one_device_gives(directories, stored, dtype, sizes):
     rng = random.Random(str(sizes))
@@ -109,6 +117,7 @@ def test_any_mesh_gives_what_one_device_gives(directories, stored, dtype, sizes)
         np.testing.assert_array_equal(np.asarray(leaf, np.float32), PARAMS[path], path)
 
 
+@pytest.mark.usefixtures("place")
 def test_the_layers_of_a_pipeline_and_the_experts_of_a_device_are_its_own(directories):
     path = "stack.layers[1].layer.ffn.up.weight"
     wanted = jax.ShapeDtypeStruct(PARAMS[path].shape, jnp.float32, sharding=NamedSharding(mesh(2, 4), P("a", "b")))
@@ -119,6 +128,7 @@ def test_the_layers_of_a_pipeline_and_the_experts_of_a_device_are_its_own(direct
         np.testing.assert_array_equal(shard.data, PARAMS[path][shard.index])
 
 
+@pytest.mark.usefixtures("place")
 def test_all_parameters_come_onto_one_device_rounded_as_numpy_rounds(tmp_path):
     """Values with more digits than the dtypes hold."""
     model = model_of(Repeat.Config(layer=KINDS["dense"], num_layers=2))
@@ -135,6 +145,7 @@ def test_all_parameters_come_onto_one_device_rounded_as_numpy_rounds(tmp_path):
         np.testing.assert_array_equal(np.asarray(leaf), params[path].astype(np.float16).astype(jnp.bfloat16), path)
 
 
+@pytest.mark.usefixtures("place")
 def test_files_of_float64_are_read_as_float32(tmp_path):
     model = model_of(KINDS["dense"])
     params = random_weights(model)
@@ -145,6 +156,7 @@ def test_files_of_float64_are_read_as_float32(tmp_path):
     np.testing.assert_array_equal(found["norm.scale"], params["norm.scale"])
 
 
+@pytest.mark.usefixtures("place")
 def test_a_parameter_whose_tensors_are_of_several_dtypes_has_the_widest(tmp_path):
     model = model_of(Repeat.Config(layer=KINDS["dense"], num_layers=2))
     params = random_weights(model)
@@ -225,6 +237,7 @@ def test_a_file_that_is_replaced_is_read_as_it_was_when_opened(tmp_path):
     np.testing.assert_array_equal(found["embedding.table"], params["embedding.table"])
 
 
+@pytest.mark.usefixtures("place")
 def test_arrays_do_not_change_with_the_file_that_they_are_from(tmp_path):
     model = model_of(Repeat.Config(layer=KINDS["dense"], num_layers=2))
     params = random_weights(model)

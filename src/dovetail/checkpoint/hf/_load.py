@@ -3,6 +3,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from ._rows import WeightMap, check_stored, weight_map
 from ._safetensors import TensorDirectory
 
 Slices = tuple[slice, ...]
+_SMALL_BYTES = 1 << 20  # Of a part that is put together on the host: on a device, each shape is a program to compile.
 
 
 class PublishedWeights:
@@ -67,7 +69,8 @@ class PublishedWeights:
     def read(self, wanted: Mapping[str, Any]) -> dict[str, Array]:
         """Returns parameters on the shardings and in the dtypes of `wanted`, which has shapes as `jax` does.
 
-        Each device gets its part layer by layer: in the host's memory is one tensor of one layer, not a model.
+        Each device gets its part layer by layer: in the host's memory is one tensor of one layer, not a model. Small
+        parts are put together there.
         """
         return {path: self._array(path, leaf) for path, leaf in wanted.items()}
 
@@ -112,6 +115,8 @@ class PublishedWeights:
         """Returns the part of a parameter that a device has."""
         depth = next(len(index) for name, index in self._map.pieces if name == path)
         inner = tuple(slice(*each) for each in bounds[depth:])
+        if math.prod(end - start for start, end in bounds) * jnp.dtype(dtype).itemsize <= _SMALL_BYTES:
+            return jax.device_put(self._small(path, bounds, depth, jnp.dtype(dtype)), device)
         with jax.default_device(device):
             if not depth:
                 return _cast(self._layer(path, (), inner, device), jnp.dtype(dtype))
@@ -121,6 +126,19 @@ class PublishedWeights:
                 made = _filled(made, self._layer(path, index, inner, device), np.asarray(at, np.int32))
                 made.block_until_ready()  # Else the host is ahead, with more layers in its memory.
             return made
+
+    def _small(self, path: str, bounds: tuple[tuple[int, int], ...], depth: int, dtype: np.dtype) -> np.ndarray:
+        """Returns a part of a parameter, in the memory of the host."""
+        inner = tuple(slice(*each) for each in bounds[depth:])
+        made = np.empty([end - start for start, end in bounds], dtype)
+        for index in itertools.product(*(range(*each) for each in bounds[:depth])):
+            found, order = self._map.raw((path, index), inner, self._files.view)
+            layer = found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
+            at = tuple(i - start for i, (start, _) in zip(index, bounds[:depth], strict=True))
+            made[at] = (layer if order is None else layer.transpose(order)).astype(dtype)
+            for name in self._map.pieces[path, index].names:
+                self._files.release(name)
+        return made
 
     def _layer(self, path: str, index: tuple[int, ...], part: Slices, device: Any) -> Array:
         """Returns a part of a parameter of one layer, on a device."""
