@@ -16,6 +16,7 @@ from ._flops import count_kernel_flops as count_kernel_flops
 from ._flops import kernel_calls as kernel_calls
 from ._hlo import Hlo as Hlo
 from ._hlo import Instruction as Instruction
+from ._memory import Buffer as Buffer
 from ._memory import Memory as Memory
 from ._operations import Kernel as Kernel
 from ._operations import Operations as Operations
@@ -25,6 +26,7 @@ from ._paths import config_path as config_path
 from ._paths import is_kept as is_kept
 from ._schedule import Cost as Cost
 from ._schedule import Spent as Spent
+from ._schedule import copied as copied
 from ._schedule import moved_bytes as moved_bytes
 from ._schedule import products_of as products_of
 from ._schedule import schedule as schedule

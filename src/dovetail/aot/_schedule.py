@@ -18,6 +18,7 @@ from ._work import product_flops
 
 _CHANNEL = r"channel_id=(\d+)"
 _BODY = r"body=%?([\w.\-]+)"
+_SCALAR = 64  # Bytes: what is smaller says where, not what.
 _FUSED_START, _FUSED_DONE = "async-collective-start", "async-collective-done"  # Names of fusions, on TPUs.
 
 
@@ -153,6 +154,16 @@ def moved_bytes(each: Instruction, program: Hlo) -> int:
         if whole <= written:
             written += _local(body, update.operands[1]) - whole
     return read + max(0, written)
+
+
+def copied(each: Instruction, program: Hlo) -> int:
+    """Returns the bytes that are copied by what an instruction starts: a copy, or a slice that is read or written."""
+    arrays = sizes(each.shape)
+    if each.opcode.startswith("dynamic-update-slice"):
+        return _bytes(program, each.operands[1])
+    if each.opcode.endswith("slice-start"):
+        return min(arrays[: len(each.operands) + 1], default=0, key=lambda size: (size < _SCALAR, size))
+    return max(arrays[:1], default=0)
 
 
 def _moved(each: Instruction, operands: list[int]) -> int:

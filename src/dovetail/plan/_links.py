@@ -49,7 +49,7 @@ class Links:
             across *= _ALL_TO_ALL
         if self.platform != "tpu" and inside:
             across = min(across, inside)
-        return Transfer(size * (1 - 1 / len(slices)) / max(across, 1.0) + wait * (hops + len(slices)), "network")
+        return Transfer(size * (1 - 1 / len(slices)) / max(across, 1.0) + wait * (hops + math.log2(len(slices))), "network")
 
     def _place(self, device: Any) -> tuple[int, tuple[int, ...]]:
         """Returns the slice of a device, and where in a torus it is."""

@@ -21,13 +21,13 @@ from dovetail.aot import (
     Instruction,
     Spent,
     config_path,
+    copied,
     kernel_calls,
     moved_bytes,
     products_of,
     schedule,
     training_flops_by_scope,
 )
-from dovetail.hardware import Hardware
 from dovetail.module import abstract, specs
 from dovetail.train import DTYPES, Trainer, abstract_batch, largest, loss_function
 
@@ -35,20 +35,20 @@ from ._links import Links
 from ._report import Lowered
 
 _MEMORY = 0.8  # Share of the bandwidth of memory.
-_MATRIX_UNIT = 0.92  # Of the peak of a TPU, what its matrix units reach at best.
 _GROUPED = 0.74  # Of what other products reach, those of a kernel for experts do on TPUs.
 _HALF_SIZE = 366  # A product of a GPU that sums over so many numbers takes twice its time.
 _REACHED = 0.66  # Of the peak of a GPU, where no published run is known.
 # Of the peak, attention that the mask lets through: forward, backward. Of a TPU by the instructions of the kernel
 # (blocks of 1024 and 512, a fifth of them in vain), of GPUs fitted to published steps.
 _ATTENTION = {"tpu": (0.51, 0.78), "cuda": (0.61, 0.61)}
-_HOST_BANDWIDTH = 16e9  # Bytes/s of a chip to the memory of its host.
+_HOST_BANDWIDTH = 16e9  # Bytes/s of a chip to the memory of its host, each way: that of TPU v4, for all.
 _LAUNCH = 3e-6  # Seconds in which a host starts an operation of a GPU.
 _REST = 0.02  # Of a step: what is in no part.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "after-all", "opt-barrier")
 _NO_WORK = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "annotate_device_placement")
 _SMALL = 4096  # Elements: what is smaller says nothing of a kernel.
 _MICROSECONDS = re.compile(r'"exec_time_us":([\d.e+\-]+)')
+_ATTENDS = re.compile("mha|attention")  # In the names of kernels.
 _NOTHING = 1e-7  # Seconds: a model that gives less has no opinion.
 _HOST = "S(5)"  # Of XLA's memory spaces: the host's.
 
@@ -113,7 +113,7 @@ class _Costs:
         self.platform = chip.platform
         self.peaks = {dtype: peak / chip.devices for dtype, peak in chip.peak.items()}
         self.memory = (chip.hbm_bandwidth or math.inf) / chip.devices * _MEMORY
-        self.clock, self.reached = chip.clock, chip.reached or _REACHED
+        self.clock, self.reached, self.known = chip.clock, chip.reached or _REACHED, chip.reached is not None
         self.groups = Groups(step.cfg.mesh.sizes)
         mesh = step.program.devices.mesh
         self.links = Links(step.hardware, [] if mesh is None else list(mesh.devices.flat))
@@ -135,7 +135,7 @@ class _Costs:
                     self.used["collectives"] = True
                     seconds, channel = self.links.seconds(sent)
                     return Cost(f"exposed, {sent.axes[0] if sent.axes else 'other'}", seconds, channel)
-        if each.opcode in ("copy-start", "async-start"):
+        if each.opcode.endswith("-start"):
             return self._copy(each)
         if each.opcode == "custom-call":
             return self._custom_call(each)
@@ -146,33 +146,35 @@ class _Costs:
 
     def assumptions(self) -> list[str]:
         """Returns what the seconds rest on."""
-        found = []
+        found = [] if self.known else [f"products reach {self.reached} of the peak: no published step on it is known"]
         if self.platform == "tpu":
-            clock = "" if self.clock is None else " and that many cycles, by the compiler's estimate"
-            mean = ", the geometric mean of both" if clock else ""
-            found.append(f"products take {_MATRIX_UNIT} of the peak{clock}{mean}")
+            found.append(
+                f"products take the geometric mean of the compiler's cycles and {self.reached} of the peak, which was "
+                "fitted to published steps"
+            )
         else:
             found.append(
-                f"products reach {self.reached} of the peak, as fitted to published steps: the compiler cannot choose "
-                "their tiles without a GPU, so its own times are not taken"
+                f"products reach {self.reached} of the peak, as fitted to published steps: the compiler cannot try "
+                "tiles without a GPU, so its own times for them are not taken"
             )
         if self.used["attention"]:
             forward, backward = _ATTENTION.get(self.platform, _ATTENTION["cuda"])
             found.append(f"attention reaches {forward} of the peak forward, {backward} backward, without what is masked")
         if self.used["host"]:
-            found.append(f"the memory of the host is read and written at {_HOST_BANDWIDTH / 1e9:.0f} GB/s a chip")
-        if self.used["bytes"]:
-            found.append(f"what the compiler gives no time for moves its bytes at {_MEMORY} of the memory's bandwidth")
+            found.append(f"the memory of the host is read and written at {_HOST_BANDWIDTH / 1e9:.0f} GB/s a chip each")
+        found.append(f"all else moves its bytes at {_MEMORY} of the memory's bandwidth")
         if self.without:
             kinds = ", ".join(f"{name} ({count} times)" for name, count in self.without.most_common())
             found.append(f"no time is known for, and none counted: {kinds}")
         return found
 
     def _copy(self, each: Instruction) -> Cost:
-        size = sum(moved_bytes(each, self.program) for _ in (0,)) / 3  # Of source, target and a mark: the source.
+        """Returns what it takes to copy something, or a slice of it, beside other work."""
+        size = copied(each, self.program)
         if _HOST in each.shape:
             self.used["host"] = True
-            return Cost("host", size / _HOST_BANDWIDTH, "host")
+            written = each.opcode.startswith("dynamic-update") or _HOST in each.shape.partition("}")[0]
+            return Cost("host", size / _HOST_BANDWIDTH, "to the host" if written else "from the host")
         return Cost("memory traffic", size / self.memory, "memory")
 
     def _custom_call(self, each: Instruction) -> Cost | None:
@@ -185,34 +187,30 @@ class _Costs:
         shapes = [self._dims(name) for name in each.operands]
         flops = self.kernels.get(_key(shapes), 0) or _cudnn_flops(target, shapes)
         if flops:
-            return self._kernel(each, flops, any(len(shape) >= 4 for shape in shapes))
+            return self._kernel(each, flops)
         if self.platform == "cuda" or "tpu_custom_call" not in target:
-            self.used["bytes"] = True
             return Cost("memory traffic", moved_bytes(each, self.program) / self.memory)
         self.without[target] += 1
         return None
 
-    def _kernel(self, each: Instruction, flops: int, attends: bool) -> Cost:
+    def _kernel(self, each: Instruction, flops: int) -> Cost:
         peak = self.peaks["bfloat16"]
-        if not attends:
-            reached = self.reached if self.platform == "cuda" else _MATRIX_UNIT * _GROUPED
-            return Cost("products", flops / (reached * peak))
+        path = config_path([each.op_name], self.tree)
+        if path not in self.seen and not _ATTENDS.search(f"{each.op_name} {each.rest[-2000:]}"):
+            slower = _GROUPED if self.platform == "tpu" else 1.0
+            return Cost("products", flops / (self.reached * slower * peak))
         self.used["attention"] = True
         backward = "transpose(" in each.op_name
         reached = _ATTENTION.get(self.platform, _ATTENTION["cuda"])[backward]
-        share = self.seen.get(config_path([each.op_name], self.tree), 1.0)
-        return Cost("attention", flops * share / (reached * peak))
+        return Cost("attention", flops * self.seen.get(path, 1.0) / (reached * peak))
 
     def _products(self, each: Instruction, products: list[tuple[Instruction, int, int]]) -> float:
         """Returns the seconds of an instruction that multiplies matrices, with what is fused into it."""
-        computing = 0.0
-        for product, flops, inner in products:
-            peak = self._peak(product)
-            if self.platform == "tpu":
-                computing += flops / (_MATRIX_UNIT * peak)
-            else:
-                computing += flops / (self.reached * peak) * (1 + _HALF_SIZE / inner)
-        said = self._said(each) if self.platform == "tpu" else None
+        half = _HALF_SIZE if self.platform == "cuda" else 0.0
+        computing = sum(
+            flops / (self.reached * self._peak(product)) * (1 + half / inner) for product, flops, inner in products
+        )
+        said = self._cycles(each)
         if said is not None:
             return math.sqrt(said * computing) if computing > 0.1 * said else said
         return max(computing, moved_bytes(each, self.program) / self.memory)
@@ -223,23 +221,22 @@ class _Costs:
         eight = {"s8": "int8", "f8": "float8"}.get(next(iter(kinds), ""), "") if len(kinds) == 1 else ""
         return self.peaks.get(eight, self.peaks["bfloat16"])
 
-    def _said(self, each: Instruction) -> float | None:
-        """Returns what the compiler says that an instruction takes."""
+    def _cycles(self, each: Instruction) -> float | None:
+        """Returns the seconds that the compiler for TPUs says that an instruction takes."""
         cycles = each.attribute(r'"estimated_cycles":"(\d+)"')
-        if cycles is not None and self.clock is not None:
-            return int(cycles) / self.clock
-        return None
+        return None if cycles is None or self.clock is None else int(cycles) / self.clock
 
     def _traffic(self, each: Instruction) -> float:
-        said = self._said(each)
-        if said is not None:
-            return said
+        """Returns the seconds of what is no product: its bytes, or what the compiler says if that is less.
+
+        Their estimates are for choosing between programs. Those of a TPU can be ten times what the bytes of a sum
+        take, those of a GPU a thousand times. Where they are below, less is moved than the shapes say.
+        """
         size = moved_bytes(each, self.program)
-        # For a GPU, the compiler has several models; some are far too high for some kinds of operations, none too low.
-        times = [float(time) * 1e-6 for time in _MICROSECONDS.findall(each.rest)]
-        times = [time / _MEMORY for time in times if time > _NOTHING]
-        self.used["bytes"] |= size > _SMALL and not times
-        return min([*times, size / self.memory])
+        times = [float(time) * 1e-6 / _MEMORY for time in _MICROSECONDS.findall(each.rest)]
+        cycles = self._cycles(each)
+        times += [] if cycles is None else [cycles]
+        return min([size / self.memory, *(time for time in times if time > _NOTHING)])
 
     def _dims(self, name: str) -> tuple[int, ...]:
         found = self.program.instructions.get(name)
@@ -276,8 +273,3 @@ def _shares(cfg: Trainer.Config) -> dict[str, float]:
             masked[path] += each.flops
             full[path] += each.full
     return {path: masked[path] / full[path] for path in full}
-
-
-def has_compiler(hardware: Hardware) -> bool:
-    """Whether there is a compiler for some hardware, as a package: it need not be installed."""
-    return hardware.chip.platform in ("tpu", "cuda")
