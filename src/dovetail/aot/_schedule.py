@@ -18,7 +18,6 @@ from ._work import product_flops
 
 _CHANNEL = r"channel_id=(\d+)"
 _BODY = r"body=%?([\w.\-]+)"
-_SCALAR = 64  # Bytes: what is smaller says where, not what.
 _FUSED_START, _FUSED_DONE = "async-collective-start", "async-collective-done"  # Names of fusions, on TPUs.
 
 
@@ -162,7 +161,7 @@ def copied(each: Instruction, program: Hlo) -> int:
     if each.opcode.startswith("dynamic-update-slice"):
         return _bytes(program, each.operands[1])
     if each.opcode.endswith("slice-start"):
-        return min(arrays[: len(each.operands) + 1], default=0, key=lambda size: (size < _SCALAR, size))
+        return max(arrays[len(each.operands) :][:1], default=0)  # The result comes after the operands.
     return max(arrays[:1], default=0)
 
 

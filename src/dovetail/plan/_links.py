@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dovetail.aot import Sent
 from dovetail.hardware import Hardware
 
@@ -56,7 +58,8 @@ class Links:
         if self.hardware.chip.torus is None:
             size = self.hardware.slice_chips * self.hardware.chip.devices
             return device.id // size, (device.id % size,)
-        return getattr(device, "slice_index", 0) or 0, tuple(device.coords)
+        place = getattr(device, "coords", None) or np.unravel_index(device.id, self.hardware.shape)
+        return getattr(device, "slice_index", 0) or 0, tuple(map(int, place))
 
     def _inside(self, sent: Sent, coordinates: list[tuple[int, ...]]) -> tuple[float, int]:
         """Returns the bytes/s of a device inside of a slice, and how far the farthest member is."""

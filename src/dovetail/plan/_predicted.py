@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prediction of a step from its compiled program where there is a compiler, else from its traced program."""
 
+import math
+
 from dovetail.aot import CompileError, versions
 from dovetail.hardware import Hardware
 from dovetail.train import Trainer
 
+from ._estimate import GIB, usable_bytes
 from ._predict import Prediction, predict
-from ._report import compile_lowered, lower_step, report_on
+from ._report import compile_lowered, lower_step
 from ._timed import compiled_parts
 
 
@@ -25,9 +28,10 @@ def predicted(cfg: Trainer.Config, hardware: Hardware, *, fast: bool = False) ->
     except CompileError as e:
         reason = str(e).splitlines()[0]
         return traced._replace(assumptions=[*traced.assumptions, f"traced, not compiled: {reason}"])
-    timed, report = compiled_parts(step, found.text), report_on(step, found)
-    limit = "" if report.hbm_limit_gib is None else f" of {report.hbm_limit_gib:.1f}"
-    full = [] if report.fits else [f"it does not fit: {report.hbm_per_chip_gib:.1f}{limit} GiB per chip"]
+    timed = compiled_parts(step, found.text)
+    needed, usable = found.memory.total * hardware.chip.devices, usable_bytes(hardware) or math.inf
+    fits = not found.refused and needed <= usable
+    full = [] if fits else [f"it does not fit: {needed / GIB:.1f} of {usable / GIB:.1f} GiB per chip"]
     seconds = sum(timed.parts.values())
     slower = seconds / traced.step_seconds
     cost = traced.cost_per_trillion_units
