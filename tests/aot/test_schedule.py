@@ -142,9 +142,8 @@ def test_of_what_is_sliced_and_updated_only_the_slice_is_moved():
     ],
 )
 def test_what_is_copied_beside_other_work_is_a_copy_or_a_slice(line, size):
-    program = Hlo(
-        f"ENTRY %main (q: f32[8]) -> f32[8] {{\n  %q = f32[8]{{0}} parameter(0)\n  %i = s32[] parameter(1)\n  %s = {line}\n}}"
-    )
+    given = "  %q = f32[8]{0} parameter(0)\n  %i = s32[] parameter(1)"
+    program = Hlo(f"ENTRY %main (q: f32[8]) -> f32[8] {{\n{given}\n  %s = {line}\n}}")
     assert copied(program.instructions["s"], program) == size
 
 

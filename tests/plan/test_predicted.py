@@ -41,6 +41,7 @@ def test_all_figures_follow_the_compiled_step(cfg, monkeypatch):
     assert sum(found.breakdown.values()) == pytest.approx(found.step_seconds)
     assert sum(found.by_path.values()) == pytest.approx(found.step_seconds)
     assert found.mfu * slower == pytest.approx(fast.mfu)
+    assert fast.cost_per_trillion_units is not None
     assert found.cost_per_trillion_units == pytest.approx(fast.cost_per_trillion_units * slower)
     assert found.interval[0] < found.step_seconds < found.interval[1]
     assert found.versions == {"libtpu": "1"}

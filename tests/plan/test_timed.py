@@ -52,7 +52,9 @@ def test_products_on_a_tpu_lie_between_cycles_and_peak_and_the_rest_follows_byte
     cycles, roof = 7e6 / 1.75e9, PRODUCT / (0.94 * 459e12)
     assert found.parts["products"] == pytest.approx((cycles * roof) ** 0.5)
     assert found.parts["optimizer"] == pytest.approx(2 * 2 * 8192**2 / (0.8 * 2765e9))
-    assert any("no time is known for, and none counted: tpu_custom_call (1 times)" in each for each in found.assumptions)
+    assert any(
+        "no time is known for, and none counted: tpu_custom_call (1 times)" in each for each in found.assumptions
+    )
     assert [part for part in found.parts if part.startswith("exposed")] == ["exposed, fsdp"]
 
 

@@ -45,9 +45,10 @@ def _text(recipe: str, found: Any) -> str:
     low, high = found.interval
     cost = found.cost_per_trillion_units
     price = "no price is known" if cost is None else f"{cost:,.0f} US dollars for 10^12 {found.unit}s"
+    rate = f"{found.units_per_second_per_chip:,.0f} {found.unit}s/s per chip"
     lines = [
         f"{recipe} on {found.hardware}: a step takes {found.step_seconds:.3g} s ({low:.3g} to {high:.3g})",
-        f"by its {found.method} program: MFU {found.mfu:.1%}, {found.units_per_second_per_chip:,.0f} {found.unit}s/s per chip, {price}",
+        f"by its {found.method} program: MFU {found.mfu:.1%}, {rate}, {price}",
         "",
         *(
             f"{name:<20} {seconds:8.3f} s {seconds / found.step_seconds:6.1%}"

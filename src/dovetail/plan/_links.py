@@ -51,7 +51,9 @@ class Links:
             across *= _ALL_TO_ALL
         if self.platform != "tpu" and inside:
             across = min(across, inside)
-        return Transfer(size * (1 - 1 / len(slices)) / max(across, 1.0) + wait * (hops + math.log2(len(slices))), "network")
+        return Transfer(
+            size * (1 - 1 / len(slices)) / max(across, 1.0) + wait * (hops + math.log2(len(slices))), "network"
+        )
 
     def _place(self, device: Any) -> tuple[int, tuple[int, ...]]:
         """Returns the slice of a device, and where in a torus it is."""
@@ -81,5 +83,3 @@ class Links:
         if sent.kind == "all-to-all":  # On average, each byte takes half of the longest way, over all links in turn.
             return self.link * max(1, links) / max(1.0, longest / 2), hops
         return self.link * max(1, links), hops
-
-

@@ -70,7 +70,7 @@ def compiled_parts(step: Lowered, text: str) -> Timed:
     costs = _Costs(step, Hlo(text))
     spent = schedule(costs.program, costs.of)
     tree = specs(step.program.model)
-    parts, by_path = Counter[str](), Counter[str]()
+    parts, by_path = defaultdict[str, float](float), defaultdict[str, float](float)
     for each in spent:
         path = _path(each, costs.program, tree)
         part = "optimizer" if path == "learner" and each.part == "memory traffic" else each.part
@@ -159,7 +159,9 @@ class _Costs:
             )
         if self.used["attention"]:
             forward, backward = _ATTENTION.get(self.platform, _ATTENTION["cuda"])
-            found.append(f"attention reaches {forward} of the peak forward, {backward} backward, without what is masked")
+            found.append(
+                f"attention reaches {forward} of the peak forward, {backward} backward, without what is masked"
+            )
         if self.used["host"]:
             found.append(f"the memory of the host is read and written at {_HOST_BANDWIDTH / 1e9:.0f} GB/s a chip each")
         found.append(f"all else moves its bytes at {_MEMORY} of the memory's bandwidth")
