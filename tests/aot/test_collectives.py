@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dovetail.aot import Collective, collectives
+from dovetail.aot import Collective, Groups, Hlo, collectives
 
 MESH = {"a": 2, "b": 4}
 
@@ -122,3 +122,13 @@ def test_what_runs_beside_other_work_is_told_apart_and_counted_once():
         ("all-to-all", 1, 32, True),
         ("all-to-all", 1, 32, True),
     ]
+
+
+def test_groups_say_who_takes_part_and_what_is_sent():
+    text = (
+        "ENTRY %main (p: bf16[4]) -> bf16[8] {\n  %p = bf16[4]{0} parameter(0)\n"
+        "  ROOT %g = bf16[8]{0} all-gather(%p), replica_groups={{0,1},{2,3}}, dimensions={0}\n}"
+    )
+    program, groups = Hlo(text), Groups({"data": 2, "fsdp": 2})
+    assert groups.sent(program.instructions["g"]) == ("all-gather", ("fsdp",), 16, (0, 1))
+    assert groups.sent(program.instructions["p"]) is None

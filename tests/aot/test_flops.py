@@ -4,8 +4,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
-from dovetail.aot import count_flops
+from dovetail.aot import count_flops, kernel_calls
 from dovetail.models import CausalLM
 from dovetail.module import Remat, abstract, call
 from dovetail.nn import Attention, Block, GatedFeedForward, Repeat
@@ -84,3 +85,15 @@ def test_remat_is_counted_where_it_is_in_the_program():
     forward = count_flops(lambda p: call(plain, p, ids)[0], abstract(plain))
     assert training(plain) == 3 * forward
     assert training(model) > 3.5 * forward
+
+
+def test_kernels_are_listed_wherever_they_are_called():
+    def double(x, out):
+        out[...] = x[...] + jnp.dot(x[...], x[...])
+
+    def scanned(x):
+        kernel = pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct((8, 8), x.dtype), interpret=True)
+        return jax.lax.scan(lambda carry, _: (kernel(carry), None), x, length=3)[0]
+
+    (found,) = kernel_calls(jax.make_jaxpr(scanned)(jnp.ones((8, 8))).jaxpr)
+    assert found == (((8, 8),), 2 * 8**3)

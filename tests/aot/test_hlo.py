@@ -75,3 +75,16 @@ def test_nested_loops_of_a_real_program_multiply():
         if each.opcode == "dot" or (each.opcode == "custom-call" and "dot" in each.op_name)
     ]
     assert sum(found) == 15
+
+
+def test_attributes_of_several_lines_belong_to_one_instruction():
+    text = """ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %k = f32[8]{0} custom-call(%p), custom_call_target="tpu_custom_call", backend_config={"a":{
+"b":"c"
+}}, metadata={op_name="jit(step)/model/kernel"}
+}
+"""
+    program = Hlo(text)
+    assert program.instructions["k"].op_name == "jit(step)/model/kernel"
+    assert program.instructions["k"].dims == (8,)

@@ -103,7 +103,7 @@ def test_a_changed_layer_of_the_user_is_another_question(tmp_path, monkeypatch):
         monkeypatch.setattr(_code, "_files", {})  # As in a new process, which reads the file anew.
         monkeypatch.delitem(sys.modules, path.stem, raising=False)
         cfg = resolve(f"{path}:run", on="cpu-1").cfg
-        found.append((to_text(cfg), _cache.key(lower_step(cfg, hardware("cpu-1")).lowered.as_text(), cfg, "cpu-1", {})))
+        found.append((to_text(cfg), _cache.key(lower_step(cfg, hardware("cpu-1")).lowered, {}, "cpu-1", {})))
     assert found[0] == found[1]
     assert found[2][0] == found[0][0]
     assert found[2][1] != found[0][1]

@@ -57,7 +57,7 @@ CASES = [
     (SPLASH, Causal() & SameSegment(), 4, 2, 16, 16, None, False),
     (SPLASH, SameSegment() & SlidingWindow(70) & Causal(), 2, 1, 24, 16, 2.0, True),
     (SPLASH.set(max_copies=1), SlidingWindow(90) & SlidingWindow(150), 2, 2, 8, 8, None, False),
-    (SPLASH.set(block_kv=256), SameSegment(), 2, 2, 8, 16, None, False),
+    (SPLASH.set(block_kv=256, block_kv_compute=128), SameSegment(), 2, 2, 8, 16, None, False),
     (TRITON, Causal() & SameSegment(), 4, 2, 16, 16, None, False),
     (TRITON, Full() & SameSegment(), 1, 1, 24, 16, None, False),
 ]

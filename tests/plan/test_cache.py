@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports are kept by config, hardware, versions and source."""
+"""What was compiled is kept by program, scopes, options, hardware and versions."""
 
+import gzip
 import json
-from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from dovetail.plan import Report
+from dovetail.aot import Buffer, Compilation, Memory
 from dovetail.plan import _cache as cache
-from dovetail.zoo import recipe
+
+FOUND = Compilation("HloModule step", Memory(1, 2, 3, 4, [Buffer(("jit(step)/model",), 5)]), 6.5, "")
 
 
 @pytest.fixture(autouse=True)
@@ -16,42 +19,49 @@ def _own_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def _report() -> Report:
-    given: dict[str, Any] = dict.fromkeys(Report._fields, 0)
-    given |= {"mesh": {"fsdp": 2}, "suggestions": [], "hbm_by_path": {"model": {"parameters": 0.5}}}
-    return Report(**given)
-
-
 def test_what_was_stored_is_loaded():
-    cache.store("name", _report())
-    assert cache.load("name") == _report()
+    cache.store("name", FOUND)
+    assert cache.load("name") == FOUND
 
 
-def test_nothing_stored_and_nothing_readable_is_nothing(tmp_path):
+def test_what_cannot_be_read_or_has_another_format_is_compiled_again(tmp_path):
     assert cache.load("name") is None
-    cache.store("name", _report())
-    (path,) = tmp_path.rglob("name.json")
-    path.write_text("{", encoding="utf-8")
+    cache.store("name", FOUND)
+    (path,) = tmp_path.rglob("name.json.gz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
     assert cache.load("name") is None
-    path.write_text(json.dumps({"an": "older report"}), encoding="utf-8")
+    older = json.loads(gzip.decompress(whole)) | {"format": 1}
+    path.write_bytes(gzip.compress(json.dumps(older).encode()))
     assert cache.load("name") is None
+    cache.store("name", FOUND)
+    assert cache.load("name") == FOUND
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    cache.store("name", _report())
+    cache.store("name", FOUND)
     assert cache.load("name") is None
 
 
+def _lowered(scope, factor):
+    def function(x):
+        with jax.named_scope(scope):
+            return factor * x
+
+    return jax.jit(function).lower(jnp.ones(3))
+
+
 def test_each_part_of_the_question_is_part_of_the_key():
-    cfg, versions = recipe("qwen3-tiny"), {"jax": "1"}
+    program, options, where, versions = _lowered("layer", 2), {"option": True}, ["cpu-8", [0, 1]], {"jax": "1"}
     keys = {
-        cache.key("program", cfg, "cpu-8", versions),
-        cache.key("another", cfg, "cpu-8", versions),
-        cache.key("program", cfg.set(seed=1), "cpu-8", versions),
-        cache.key("program", cfg, "cpu-4", versions),
-        cache.key("program", cfg, "cpu-8", {"jax": "2"}),
+        cache.key(program, options, where, versions),
+        cache.key(_lowered("layer", 3), options, where, versions),
+        cache.key(_lowered("other", 2), options, where, versions),
+        cache.key(program, {}, where, versions),
+        cache.key(program, options, ["cpu-8", [1, 0]], versions),
+        cache.key(program, options, where, {"jax": "2"}),
     }
-    assert len(keys) == 5
-    assert cache.key("program", cfg, "cpu-8", versions) in keys
+    assert len(keys) == 6
+    assert cache.key(_lowered("layer", 2), options, where, versions) in keys

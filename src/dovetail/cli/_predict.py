@@ -13,10 +13,15 @@ from ._calibrate import observed
 from ._resolve import resolve
 from ._score import score_table
 
+_SHOWN = 8  # Config paths.
+
 
 def add_predict(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("--on", metavar="HARDWARE", help="as in tpu-v5p-512, gpu-h100-256")
+    parser.add_argument(
+        "--fast", action="store_true", help="from the traced program, in seconds; compiling takes minutes"
+    )
     parser.add_argument("--score", metavar="FILE.csv", help="a table of measured steps, to compare predictions with")
     parser.add_argument(
         "--calibrate", nargs="+", default=[], metavar="RUN", help="directories of runs on such chips, to correct it by"
@@ -39,11 +44,12 @@ def _predict(args: argparse.Namespace) -> int:
     runs = [each for each in args.calibrate if "=" not in each]
     args.overrides += [each for each in args.calibrate if "=" in each]  # They stood behind the runs.
     run = resolve(args.recipe, args.overrides, on=args.on, devices=False, weights=False)
-    from dovetail.plan import calibrated, predict
+    from dovetail.plan import calibrated, predicted
 
     assert run.hardware is not None
     with phase("tracing"):
-        found = predict(run.cfg, run.hardware)
+        # Runs are compared with what is predicted of them from traced programs, so that is what they correct.
+        found = predicted(run.cfg, run.hardware, fast=args.fast or bool(runs))
         if runs:
             found, _ = calibrated(found, run.cfg, run.hardware, observed(runs, run.hardware.chip))
     print(json.dumps(_named(args.recipe, found), indent=2) if args.json else _text(args.recipe, found))
@@ -61,14 +67,22 @@ def _text(recipe: str, found: Any) -> str:
     low, high = found.interval
     cost = found.cost_per_trillion_units
     price = "no price is known" if cost is None else f"{cost:,.0f} US dollars for 10^12 {found.unit}s"
+    rate = f"{found.units_per_second_per_chip:,.0f} {found.unit}s/s per chip"
     lines = [
         f"{recipe} on {found.hardware}: a step takes {found.step_seconds:.3g} s ({low:.3g} to {high:.3g})",
-        f"MFU {found.mfu:.1%}, {found.units_per_second_per_chip:,.0f} {found.unit}s/s per chip, {price}",
+        f"by its {found.method} program: MFU {found.mfu:.1%}, {rate}, {price}",
         "",
         *(
             f"{name:<20} {seconds:8.3f} s {seconds / found.step_seconds:6.1%}"
             for name, seconds in sorted(found.breakdown.items(), key=lambda item: -item[1])
         ),
+        *_paths(found),
         *(f"assumed: {each}" for each in found.assumptions),
     ]
     return "\n".join(lines)
+
+
+def _paths(found: Any) -> list[str]:
+    shown = list(found.by_path.items())[:_SHOWN]
+    rows = [f"{path:<40} {seconds:8.3f} s" for path, seconds in shown]
+    return ["", *rows, ""] if rows else []

@@ -59,16 +59,9 @@ def calibrated(
     factor = float(np.exp(weights @ off))
     narrowed = float(np.sqrt(max(0.0, 1 - weights @ shared[1:, 0] / shared[0, 0])))
     spread = (found.interval[1] / found.step_seconds) ** narrowed
-    seconds, cost = found.step_seconds * factor, found.cost_per_trillion_units
-    corrected = found._replace(
-        step_seconds=seconds,
-        interval=(seconds / spread, seconds * spread),
-        mfu=found.mfu / factor,
-        full_mfu=found.full_mfu / factor,
-        units_per_second_per_chip=found.units_per_second_per_chip / factor,
-        cost_per_trillion_units=None if cost is None else cost * factor,
-        breakdown={name: part * factor for name, part in found.breakdown.items()},
-        by_path={path: part * factor for path, part in found.by_path.items()},
+    slowed = found.slowed(factor)
+    corrected = slowed._replace(
+        interval=(slowed.step_seconds / spread, slowed.step_seconds * spread),
         assumptions=[*found.assumptions, _said(factor, compared)],
     )
     return corrected, Calibration(factor, narrowed, compared)

@@ -34,6 +34,20 @@ class Prediction(NamedTuple):
     versions: Mapping[str, str]
     by_path: Mapping[str, float] = {}  # Seconds by config path; of the compiled program only.
 
+    def slowed(self, factor: float) -> "Prediction":
+        """Returns the prediction with all times multiplied by a factor, and what follows from them."""
+        (low, high), cost = self.interval, self.cost_per_trillion_units
+        return self._replace(
+            step_seconds=self.step_seconds * factor,
+            interval=(low * factor, high * factor),
+            mfu=self.mfu / factor,
+            full_mfu=self.full_mfu / factor,
+            units_per_second_per_chip=self.units_per_second_per_chip / factor,
+            cost_per_trillion_units=None if cost is None else cost * factor,
+            breakdown={name: part * factor for name, part in self.breakdown.items()},
+            by_path={path: part * factor for path, part in self.by_path.items()},
+        )
+
 
 def predict(cfg: Trainer.Config, hardware: Hardware) -> Prediction:
     """Returns the prediction for the config of a trainer, which `on_hardware` returned; nothing is compiled."""

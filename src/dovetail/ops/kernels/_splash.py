@@ -30,13 +30,15 @@ class SplashAttention(AttentionKernel):
 
     class Config(AttentionKernel.Config):
         block_q: int = 1024  # Queries in a block.
-        block_kv: int = 512  # Keys in a block.
-        max_copies: int = 8  # The backward pass is one kernel if it has so few blocks of keys, else two: see `_blocks`.
+        block_kv: int = 1024  # Keys in a block.
+        block_kv_compute: int = 512  # Of those, how many are multiplied at once.
+        max_copies: int = 4  # The backward pass is one kernel if it has so few blocks of keys, else two: see `_blocks`.
         interpret: bool = False  # Runs on any platform, slowly, for tests.
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        for name, size in (("block_q", cfg.block_q), ("block_kv", cfg.block_kv)):
+        for name in ("block_q", "block_kv", "block_kv_compute"):
+            size = getattr(cfg, name)
             if size < 1 or size % _LANES:
                 where = self._path or "SplashAttention"
                 raise ConfigError(f"{where}: {name} is {size}, expected a multiple of {_LANES}.")
@@ -98,14 +100,17 @@ class SplashAttention(AttentionKernel):
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
         rows, columns = _largest(queries, self.cfg.block_q), _largest(keys, self.cfg.block_kv)
+        part = _largest(columns, self.cfg.block_kv_compute)
         one = keys // columns <= self.cfg.max_copies
         return splash.BlockSizes(
             block_q=rows,
             block_kv=columns,
+            block_kv_compute=part,
             block_q_dkv=rows,
             block_kv_dkv=columns,
+            block_kv_dkv_compute=part,
             block_q_dq=None if one else rows,
-            block_kv_dq=None if one else columns,
+            block_kv_dq=None if one else part,
             use_fused_bwd_kernel=one,
         )
 
