@@ -104,7 +104,7 @@ def rebuilt(measured: Measured) -> Rebuilt:
         work = frozen(work)
     if measured.stated is None:
         candidates = _candidates(work, measured, chips, rows)
-        notes.append("the mesh is not given: the fastest that fits")
+        notes.append("the mesh is not given: the fastest that fits, with few microbatches")
     else:
         candidates = _stated(measured, measured.stated, chips, rows)
         if work.sparse and MATRIX_AXIS not in measured.stated.sizes and measured.hardware.chip.torus is None:
@@ -186,9 +186,11 @@ def _candidates(work: Work, measured: Measured, chips: int, rows: int) -> list[R
 
 
 def _fastest(work: Work, runs: list[Run], machine: Machine, k: Constants, limit: float) -> Run:
-    """Returns the fastest that fits, or the smallest where none does."""
+    """Returns the fastest that fits with as few microbatches as can be, or the smallest where none does."""
     totals = [float(memory_of_step(work, run).total) for run in runs]
     fitting = [run for run, total in zip(runs, totals, strict=True) if total <= limit]
     if not fitting:
         return runs[int(np.argmin(totals))]
-    return min(fitting, key=lambda run: float(sum(step_parts(work, run, machine, k).values())))
+    least = min(run.microbatches for run in fitting)
+    fewest = [run for run in fitting if run.microbatches == least]
+    return min(fewest, key=lambda run: float(sum(step_parts(work, run, machine, k).values())))
