@@ -28,3 +28,22 @@ def test_a_program_that_jax_has_kept_is_compiled_all_the_same(kept):
     assert any(kept.iterdir())
     found = [compile_for(lowered) for _ in range(2)]
     assert all("dot" in each.text and each.memory.arguments == 8 * 8 * 4 for each in found)
+
+
+class _Compiled:
+    def as_text(self):
+        raise jax.errors.JaxRuntimeError("RET_CHECK failure")
+
+
+class _Lowered:
+    """A program whose compiler makes it, but cannot write it down."""
+
+    def compile(self, compiler_options):
+        jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile(compiler_options=compiler_options)
+        return _Compiled()
+
+
+def test_what_a_compiler_cannot_write_with_its_costs_is_read_from_its_dump():
+    found = compile_for(_Lowered())
+    assert "ENTRY" in found.text
+    assert not found.refused

@@ -83,7 +83,8 @@ def compile_for(lowered: Any) -> Compilation:
     with tempfile.TemporaryDirectory(prefix="dovetail-") as directory, quiet(), _never_kept():
         start = time.monotonic()
         try:
-            text = lowered.compile(compiler_options={"xla_dump_to": directory, **_COSTS}).as_text()
+            compiled = lowered.compile(compiler_options={"xla_dump_to": directory, **_COSTS})
+            text = _text_with_costs(compiled)
         except jax.errors.JaxRuntimeError as e:
             refused = str(e)
             if "RESOURCE_EXHAUSTED" not in refused or not any(Path(directory).glob("*buffer-assignment.txt")):
@@ -91,6 +92,14 @@ def compile_for(lowered: Any) -> Compilation:
         seconds = time.monotonic() - start
         memory = read_memory(Path(directory))
         return Compilation(text or compiled_text(Path(directory)), memory, seconds, refused)
+
+
+def _text_with_costs(compiled: Any) -> str:
+    """Returns the program with the compiler's costs; empty where the compiler cannot write it, as some versions do."""
+    try:
+        return compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError:
+        return ""
 
 
 def versions(hardware: Hardware) -> dict[str, str]:

@@ -143,17 +143,16 @@ class _Costs:
 
     def assumptions(self) -> list[str]:
         """Returns what the seconds rest on."""
-        found = [] if self.known else [f"products reach {self.reached} of the peak: no published step on it is known"]
-        if self.platform == "tpu":
-            found.append(
-                f"products take the geometric mean of the compiler's cycles and {self.reached} of the peak, which was "
-                "fitted to published steps"
-            )
+        origin = "as fitted to published steps" if self.known else "a guess: no published step on this chip is known"
+        reach = f"{self.reached:.2g} of the peak ({origin})"
+        if self.platform == "tpu" and self.used["cycles"]:
+            found = [f"products take the geometric mean of the compiler's cycles and {reach}"]
+        elif self.platform == "tpu":
+            found = [f"products reach {reach}: the program does not say their cycles"]
         else:
-            found.append(
-                f"products reach {self.reached} of the peak, as fitted to published steps: the compiler cannot try "
-                "tiles without a GPU, so its own times for them are not taken"
-            )
+            found = [
+                f"products reach {reach}: without a GPU the compiler cannot try tiles, and its own times say little"
+            ]
         if self.used["attention"]:
             forward, backward = self.attention
             found.append(
@@ -210,6 +209,7 @@ class _Costs:
         )
         said = self._cycles(each)
         if said is not None:
+            self.used["cycles"] = True
             return math.sqrt(said * computing) if computing > 0.1 * said else said
         return max(computing, moved_bytes(each, self.program) / self.memory)
 
