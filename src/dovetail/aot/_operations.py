@@ -18,6 +18,8 @@ from dovetail.ops import by_definition
 
 from ._flops import equation_flops, inner_programs
 
+_SUMS = ("add", "add_any")
+_SUMMED = 3  # Values that a sum is left to be of, before it is stored.
 _MOVES = ("gather", "scatter", "scatter-add", "sort", "dynamic_slice", "dynamic_update_slice")
 
 
@@ -45,6 +47,7 @@ class Kernel(NamedTuple):
     head_dim: int
     context_bytes: int  # Of all operands but the first: of attention, keys and values.
     times: int
+    recurrent: bool = False  # Whether it carries a state along, so that its work grows as the length does.
 
 
 class Operations(NamedTuple):
@@ -125,6 +128,9 @@ class _Walker:
         sources: dict[int, int] = {}
         for value in inputs:
             sources |= value.sources
+        if name in _SUMS and len(sources) > _SUMMED:  # Else a stream through many layers would be summed up in each.
+            self._store(_Value(sources, False), eqn.outvars[0].aval, scope, times)
+            return [self.new(eqn.outvars[0].aval)]
         return [_Value(sources, not sources)] * len(eqn.outvars)
 
     def _scan(self, eqn: Any, inputs: list[_Value], scope: str, times: int) -> list[_Value]:
@@ -164,7 +170,8 @@ class _Walker:
         else:
             flops = eqn.params["work"].flops if name == "work" else equation_flops(eqn)
             context = sum(map(_bytes, avals[1:]))
-            self.found.kernels.append(Kernel(scope, flops, avals[0].shape[-1], context, times))
+            recurrent = name == "work" and len(eqn.outvars) > 1  # Its second result is the state.
+            self.found.kernels.append(Kernel(scope, flops, avals[0].shape[-1], context, times, recurrent))
 
 
 _STORING = ("dot_general", "conv_general_dilated", "ragged_dot_general", "work", "pallas_call", *_MOVES)

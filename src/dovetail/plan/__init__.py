@@ -5,6 +5,8 @@ from ._compiled import compiled as compiled
 from ._estimate import Estimate as Estimate
 from ._estimate import estimate as estimate
 from ._estimate import row_activations as row_activations
+from ._measured import Measured as Measured
+from ._measured import Stated as Stated
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._predict import Prediction as Prediction
