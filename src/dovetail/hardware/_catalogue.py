@@ -61,6 +61,7 @@ class Chip(ConfigBase):
     links: int | None = None  # Fast ones, to other chips.
     link_bandwidth: float | None = None  # Bytes/s of one of them, each way.
     network: float | None = None  # Bytes/s of its share of the network between slices, each way.
+    watts: float | None = None  # At full load.
     price: float | None = None  # US dollars an hour, on demand.
     torus: Torus | None = None
     target: Target | None = None
