@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ._hlo import Hlo, Instruction, sizes
 
@@ -31,7 +32,7 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 
     Devices are numbered along the mesh in the order of its axes. Loops count as often as they run.
     """
-    program, groups = Hlo(text), _groups_of_axes(mesh)
+    program, groups = Hlo(text), Groups(mesh)
     beside, seen = _beside(program), set[tuple[str | None, str]]()
     found: list[Collective] = []
     for name, body in program.computations.items():
@@ -45,14 +46,36 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
                 if piece in seen:
                     continue
                 seen.add(piece)
-            members = _members(each.rest, math.prod(mesh.values()))
-            size = _size(kind, each, len(members[0]))
-            found.append(
-                Collective(
-                    kind, _axes(kind, members, groups, mesh), program.runs[name], size, asynchronous, each.op_name
-                )
-            )
+            sent = groups.sent(each)
+            assert sent is not None
+            found.append(Collective(kind, sent.axes, program.runs[name], sent.bytes, asynchronous, each.op_name))
     return found
+
+
+class Sent(NamedTuple):
+    """What an instruction sends between devices."""
+
+    kind: str  # As XLA calls it.
+    axes: tuple[str, ...]  # As in `Collective`.
+    bytes: int  # As in `Collective`.
+    members: tuple[int, ...]  # The devices of one group, by their places in the mesh; of a permutation, one pair.
+
+
+class Groups:
+    """The groups of devices along the axes of a mesh, by which the text of a program says who takes part."""
+
+    def __init__(self, mesh: Mapping[str, int]) -> None:
+        self._mesh, self._groups = mesh, _groups_of_axes(mesh)
+
+    def sent(self, each: Instruction) -> Sent | None:
+        """Returns what an instruction sends, be it at once or started; None if it is no collective."""
+        kind = each.opcode.removesuffix("-start")
+        if kind not in _KINDS:
+            return None
+        members = _members(each.rest, math.prod(self._mesh.values()))
+        axes = _axes(kind, members, self._groups, self._mesh)
+        farthest = max(members, key=lambda group: max(group) - min(group))
+        return Sent(kind, axes, _size(kind, each, len(members[0])), farthest)
 
 
 def _beside(program: Hlo) -> dict[str, str]:

@@ -29,6 +29,8 @@ _LIBTPU = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TPU_MIN_LOG_LEVEL": "3",
 }
+# The compiler for GPUs writes its estimates into the program, on request; that for TPUs always does.
+_COSTS: dict[str, str | bool] = {"xla_gpu_collect_cost_model_stats": True}
 _NEEDED = {"tpu": ("libtpu", "dovetail[tpu]"), "cuda": ("jax_plugins.xla_cuda12", "dovetail[gpu]")}
 
 
@@ -39,7 +41,7 @@ class CompileError(RuntimeError):
 class Compilation(NamedTuple):
     """What came out."""
 
-    text: str  # The program for one device, after all optimisations.
+    text: str  # The program for one device, after all optimisations, with the compiler's own costs if it has any.
     memory: Memory
     seconds: float
     refused: str  # Why the compiler gave up, after it had laid out memory; empty if it did not.
@@ -77,17 +79,18 @@ def described_devices(hardware: Hardware) -> list[Any]:
 
 def compile_for(lowered: Any) -> Compilation:
     """Compiles what `jax.jit(...).lower(...)` returned. A program that is too large is described all the same."""
-    refused = ""
+    text = refused = ""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as directory, quiet(), _never_kept():
         start = time.monotonic()
         try:
-            lowered.compile(compiler_options={"xla_dump_to": directory})
+            text = lowered.compile(compiler_options={"xla_dump_to": directory, **_COSTS}).as_text()
         except jax.errors.JaxRuntimeError as e:
             refused = str(e)
             if "RESOURCE_EXHAUSTED" not in refused or not any(Path(directory).glob("*buffer-assignment.txt")):
                 raise CompileError(f"the compiler fails:\n  {refused}") from e
         seconds = time.monotonic() - start
-        return Compilation(compiled_text(Path(directory)), read_memory(Path(directory)), seconds, refused)
+        memory = read_memory(Path(directory))
+        return Compilation(text or compiled_text(Path(directory)), memory, seconds, refused)
 
 
 def versions(hardware: Hardware) -> dict[str, str]:

@@ -9,7 +9,7 @@ again is counted in a program that contains it: this is the work of a program. T
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -35,6 +35,24 @@ def count_kernel_flops(jaxpr: Any) -> int:
     """
     used, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return sum(map(_count_in_kernels, used.eqns))
+
+
+class KernelCall(NamedTuple):
+    """A Pallas kernel of a program."""
+
+    shapes: tuple[tuple[int, ...], ...]  # Of its operands, on one device.
+    flops: int  # Of one run; a block that it skips counts as well.
+
+
+def kernel_calls(jaxpr: Any) -> list[KernelCall]:
+    """Returns the Pallas kernels of a program, each place where one is called."""
+    found: list[KernelCall] = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "pallas_call":
+            found.append(KernelCall(tuple(var.aval.shape for var in eqn.invars), equation_flops(eqn)))
+        else:
+            found += [call for inner in inner_programs(eqn.params) for call in kernel_calls(inner)]
+    return found
 
 
 def _count_in_kernels(eqn: Any) -> int:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.ops import is_rare
@@ -40,6 +40,11 @@ class Instruction:
         """Where in the traced program it comes from, as JAX names it; may be empty."""
         match = _OP_NAME.search(self.rest)
         return match.group(1) if match else ""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of its result; of several, those of the first."""
+        return next((dims for _, dims in dimensions(self.shape)), ())
 
     @property
     def operands(self) -> list[str]:
@@ -91,8 +96,7 @@ class Hlo:
             for each in self.computations.get(name, ()):
                 if is_rare(each.op_name):
                     continue
-                condition = _CONDITION.search(each.rest)
-                trips = self._trips(each, condition.group(1)) if condition else 1
+                trips = self.trips(each)
                 for called in each.called:
                     if called in self.computations:
                         visit(called, times * trips)
@@ -100,12 +104,26 @@ class Hlo:
         visit("ENTRY", 1)
         return runs
 
-    def _trips(self, loop: Instruction, condition: str) -> int:
-        """Returns how often a loop runs: as the compiler says, or by the number that its condition compares with."""
+    def below(self, name: str) -> Iterator[Instruction]:
+        """Yields the instructions of a computation, and of those that it calls."""
+        for each in self.computations.get(name, ()):
+            yield each
+            for called in each.called:
+                yield from self.below(called)
+
+    def trips(self, loop: Instruction) -> int:
+        """Returns how often a loop runs: as the compiler says, or by the number that its condition compares with.
+
+        1 for what is no loop.
+        """
+        condition = _CONDITION.search(loop.rest)
+        if condition is None:
+            return 1
         known = _TRIPS.search(loop.rest)
         if known:
             return int(known.group(1))
-        lines = (f"{each.shape} {each.opcode}({each.rest}" for each in self.computations.get(condition, ()))
+        body = self.computations.get(condition.group(1), ())
+        lines = (f"{each.shape} {each.opcode}({each.rest}" for each in body)
         return max((int(n) for line in lines for n in _CONSTANT.findall(line)), default=1)
 
 
@@ -141,4 +159,10 @@ def _computations(text: str) -> dict[str, list[Instruction]]:
         if match:
             root, *fields = match.groups()
             current.append(Instruction(*fields, is_root=root is not None))
+        elif current and line and not line[0].isspace() and line != "}":
+            current[-1] = _joined(current[-1], line)  # Some attributes have several lines.
     return bodies
+
+
+def _joined(each: Instruction, line: str) -> Instruction:
+    return Instruction(each.name, each.shape, each.opcode, f"{each.rest}\n{line}", each.is_root)

@@ -75,7 +75,7 @@ def read_memory(directory: Path) -> Memory:
 
 
 def compiled_text(directory: Path) -> str:
-    """Returns the compiled program whose dump is in a directory."""
+    """Returns the compiled program whose dump is in a directory: all that there is of one that was refused."""
     return _only(directory, "*after_optimizations.txt")
 
 

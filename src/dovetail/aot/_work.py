@@ -17,7 +17,7 @@ def count_compiled_flops(program: Hlo) -> int:
     total = 0
     for name, body in program.computations.items():
         times = program.runs.get(name, 0)
-        total += times * sum(_flops(each, program) for each in body) if times else 0
+        total += times * sum(product_flops(each, program) for each in body) if times else 0
     return total
 
 
@@ -38,7 +38,8 @@ def _width(dtype: str) -> int:
     return max(1, int(bits.group()) // 8) if bits else 1
 
 
-def _flops(each: Instruction, program: Hlo) -> int:
+def product_flops(each: Instruction, program: Hlo) -> int:
+    """Returns the operations of one run of an instruction; 0 if it is no product."""
     if each.opcode == "dot":
         contracted = each.attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
         return _dot(each, program, [int(n) for n in (contracted or "").split(",") if n])

@@ -50,6 +50,7 @@ class Chip(ConfigBase):
     platform: Literal["tpu", "cuda", "rocm", "neuron", "cpu"] = REQUIRED
     kinds: Sequence[str] = ()  # What JAX calls a device of it, with * for any characters.
     cores: int | None = None  # As its maker counts them.
+    clock: float | None = None  # Cycles a second, of what counts in cycles: the compiler for TPUs.
     devices: int = 1  # That JAX sees in a chip.
     counts: Literal["chips", "cores"] = "chips"  # What the number in a name counts.
     host: int | None = None  # Chips of a host; of TPUs, the torus says. None: one host has all.

@@ -1,58 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of compilations, kept so that the same question is answered at once."""
+"""What compilers made, kept so that nothing is compiled twice: whoever asks about a program reads the same text."""
 
-import functools
+import gzip
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import dovetail
-from dovetail.config import to_text
-from dovetail.train import Trainer
+from dovetail.aot import Buffer, Compilation, Memory
 
-from ._report import Report
+_FORMAT = 2  # Of what is kept. What an older dovetail kept is compiled again.
+_SCOPES = re.compile(r'loc\("([^"]*)"')
 
 
-def key(program: str, cfg: Trainer.Config, hardware: str, versions: dict[str, str]) -> str:
-    """Returns what a report depends on, as a name: program, config, hardware, versions, and the source of dovetail.
+def key(lowered: Any, options: Any, where: Any, versions: dict[str, str]) -> str:
+    """Returns what a compilation depends on, as a name.
 
     The program that goes to the compiler says what layers compute, wherever their code is: in dovetail, or with a user.
+    The scopes that it is traced in are part of the text that comes out.
+
+    Args:
+        lowered: the program, a `jax.stages.Lowered`.
+        options: of the compiler.
+        where: hardware, and the order of its devices.
+        versions: of all that has a part in it.
     """
-    parts = (program, to_text(cfg), hardware, json.dumps(versions, sort_keys=True), _source())
+    scopes = sorted(set(_SCOPES.findall(lowered.as_text(debug_info=True))))
+    parts = (lowered.as_text(), *scopes, *(json.dumps(part, sort_keys=True) for part in (options, where, versions)))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def load(name: str) -> Report | None:
-    """Returns the report of that name, if there is one that can be read."""
+def load(name: str) -> Compilation | None:
+    """Returns the compilation of that name, if there is one that can be read."""
     try:
-        return Report(**json.loads((_directory() / f"{name}.json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        with gzip.open(_path(name), "rt", encoding="utf-8") as file:
+            found = json.load(file)
+        if found.pop("format") != _FORMAT:
+            return None
+        memory = found.pop("memory")
+        live = [Buffer(tuple(names), size) for names, size in memory.pop("live")]
+        return Compilation(memory=Memory(**memory, live=live), **found)
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def store(name: str, report: Report) -> None:
-    """Keeps a report. Where nothing can be written, it is not kept."""
+def store(name: str, found: Compilation) -> None:
+    """Keeps a compilation. Where nothing can be written, it is not kept."""
+    kept = {**found._asdict(), "memory": found.memory._asdict(), "format": _FORMAT}
     try:
-        _directory().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=_directory(), delete=False, encoding="utf-8") as file:
-            json.dump(report._asdict(), file)
-        os.replace(file.name, _directory() / f"{name}.json")
+        _path(name).parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("wb", dir=_path(name).parent, delete=False) as file:
+            file.write(gzip.compress(json.dumps(kept).encode()))
+        os.replace(file.name, _path(name))
     except OSError:
         return
 
 
-def _directory() -> Path:
+def _path(name: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dovetail" / "compile"
-
-
-@functools.cache
-def _source() -> str:
-    """Returns a fingerprint of the package: its code makes the report."""
-    root = Path(dovetail.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+    return Path(base) / "dovetail" / "compile" / f"{name}.json.gz"

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on a recipe: from the cache, or from the compiler, with what would make it fit if it does not."""
+"""The report on a recipe, with what would make it fit if it does not. What was compiled before is read again."""
 
-from dovetail.aot import versions
 from dovetail.hardware import Hardware
 from dovetail.train import Trainer
 
-from . import _cache
-from ._report import Report, compile_step, lower_step
+from ._report import Report, compile_lowered, lower_step, report_on
 from ._suggest import suggestions
 
 
 def compiled(cfg: Trainer.Config, hardware: Hardware, *, use_cache: bool = True) -> tuple[Report, bool]:
-    """Returns the report for the config of a trainer on hardware, and whether it was kept from before."""
+    """Returns the report for the config of a trainer on hardware, and whether it was compiled before."""
     step = lower_step(cfg, hardware)
-    name = _cache.key(step.lowered.as_text(), cfg, hardware.name, versions(hardware))
-    kept = _cache.load(name) if use_cache else None
-    if kept is not None:
-        return kept, True
-    report = compile_step(step)
+    found, kept = compile_lowered(step, use_cache=use_cache)
+    report = report_on(step, found)
     if not report.fits:
         report = report._replace(suggestions=suggestions(cfg, hardware))
-    _cache.store(name, report)
-    return report, False
+    return report, kept

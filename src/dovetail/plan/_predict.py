@@ -59,6 +59,7 @@ class Prediction(NamedTuple):
     method: str
     assumptions: list[str]
     versions: Mapping[str, str]
+    by_path: Mapping[str, float] = {}  # Seconds by config path; of the compiled program only.
 
 
 def predict(cfg: Trainer.Config, hardware: Hardware) -> Prediction:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the real compiler says of the training step of a recipe, on chips that need not be there."""
 
+import contextlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +23,13 @@ from dovetail.aot import (
     is_kept,
     versions,
 )
-from dovetail.hardware import Hardware
+from dovetail.hardware import Hardware, gpu_topology, tpu_topology
 from dovetail.module import specs
 from dovetail.ops import Choice, kernel_choices
 from dovetail.progress import phase
 from dovetail.train import Program, Trainer, size_of
 
+from . import _cache
 from ._estimate import GIB, usable_bytes
 
 _KINDS = ("parameters", "optimizer", "activations", "temporaries")
@@ -75,16 +77,50 @@ class Lowered(NamedTuple):
 def lower_step(cfg: Trainer.Config, hardware: Hardware) -> Lowered:
     """Traces the training step of the config of a trainer, which `on_hardware` returned."""
     program = Program(cfg, described_devices(hardware))
-    with phase("tracing"), kernel_choices() as choices:
+    with phase("tracing"), kernel_choices() as choices, _without_lines():
         traced = program.traced()
         return Lowered(cfg, hardware, program, traced, traced.lower(), choices)
 
 
+@contextlib.contextmanager
+def _without_lines() -> Iterator[None]:
+    """Leaves files and lines out of programs: where in the code they come from makes them no other programs."""
+    config: Any = jax.config  # It does not declare its fields.
+    before = config.jax_traceback_in_locations_limit
+    config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        config.update("jax_traceback_in_locations_limit", before)
+
+
 def compile_step(step: Lowered) -> Report:
     """Compiles a training step, and reports on it."""
-    cfg, hardware = step.cfg, step.hardware
+    return report_on(step, compile_lowered(step, use_cache=False)[0])
+
+
+def compile_lowered(step: Lowered, *, use_cache: bool = True) -> tuple[Compilation, bool]:
+    """Returns what the compiler made of a training step, and whether it was kept from before.
+
+    Without `use_cache` it is compiled in any case, and then kept for others.
+    """
+    hardware, mesh = step.hardware, step.program.devices.mesh
+    order = [] if mesh is None else [device.id for device in mesh.devices.flat]
+    options = dict(step.cfg.compiler_options.get(hardware.chip.platform, {}))
+    about = {"tpu": tpu_topology, "cuda": gpu_topology}.get(hardware.chip.platform, lambda hardware: hardware.name)
+    name = _cache.key(step.lowered, options, [about(hardware), order], versions(hardware))
+    kept = _cache.load(name) if use_cache else None
+    if kept is not None:
+        return kept, True
     with phase(f"compiling for {hardware.name}"):
         found = compile_for(step.lowered)
+    _cache.store(name, found)
+    return found, False
+
+
+def report_on(step: Lowered, found: Compilation) -> Report:
+    """Returns the report on a compiled training step."""
+    cfg, hardware = step.cfg, step.hardware
     text, devices = Hlo(found.text), cfg.mesh.num_devices
     memory, by_path = _memory(found, step.program, hardware)
     total = sum(memory.values())

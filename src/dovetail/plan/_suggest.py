@@ -10,7 +10,7 @@ from dovetail.hardware import Hardware
 from dovetail.parallel import divisors
 from dovetail.train import Trainer
 
-from ._report import compile_step, lower_step
+from ._report import compile_lowered, lower_step, report_on
 
 _TRIES = 5  # Programs that are compiled at most.
 
@@ -19,7 +19,8 @@ def suggestions(cfg: Trainer.Config, hardware: Hardware) -> list[dict[str, Any]]
     """Returns changes of a config that does not fit, with what they make of it. The last one fits, if any does."""
     found: list[dict[str, Any]] = []
     for changes in _changes(cfg):
-        report = compile_step(lower_step(override(cfg, changes), hardware))
+        step = lower_step(override(cfg, changes), hardware)
+        report = report_on(step, compile_lowered(step)[0])
         found.append({"changes": changes, "fits": report.fits, "hbm_per_chip_gib": report.hbm_per_chip_gib})
         if report.fits or len(found) == _TRIES:
             break
