@@ -138,7 +138,8 @@ from dovetail.parallel import parse_mesh
 devices = described_devices(hardware(sys.argv[1]))
 for text in sys.argv[2:]:
     found = parse_mesh(text).on(devices).devices
-    apart = [sum(abs(a - b) for a, b in zip(x.coords, y.coords)) for x, y in zip(found[..., 0].flat, found[..., 1].flat)]
+    pairs = zip(found[..., 0].flat, found[..., 1].flat)
+    apart = [sum(abs(a - b) for a, b in zip(x.coords, y.coords)) for x, y in pairs]
     print(text, len({device.id for device in found.flat}), set(apart))
 """
 

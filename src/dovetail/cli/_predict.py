@@ -9,6 +9,7 @@ from typing import Any
 from dovetail.progress import phase
 
 from ._resolve import resolve
+from ._what_if import add_what_if, print_what_if
 
 _SHOWN = 8  # Config paths.
 
@@ -19,6 +20,7 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fast", action="store_true", help="from the traced program, in seconds; compiling takes minutes"
     )
+    add_what_if(parser)
     parser.set_defaults(run=_predict)
 
 
@@ -28,6 +30,8 @@ def _predict(args: argparse.Namespace) -> int:
     from dovetail.plan import predicted
 
     assert run.hardware is not None
+    if args.what_if:
+        return print_what_if(args.recipe, run.cfg, run.hardware, as_json=args.json)
     with phase("tracing"):
         found = predicted(run.cfg, run.hardware, fast=args.fast)
     print(json.dumps(_named(args.recipe, found), indent=2) if args.json else _text(args.recipe, found))

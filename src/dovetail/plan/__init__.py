@@ -9,6 +9,18 @@ from ._measured import Measured as Measured
 from ._measured import Stated as Stated
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
+from ._plan import Plan as Plan
+from ._plan import Row as Row
+from ._plan import Wanted as Wanted
+from ._plan import is_late as is_late
+from ._plan import plan as plan
+from ._plan import rank_correlation as rank_correlation
+from ._plan import ranked as ranked
+from ._plan import tied as tied
+from ._plan import to_verify as to_verify
+from ._pools import Pool as Pool
+from ._pools import pools_on as pools_on
+from ._pools import read_pools as read_pools
 from ._predict import Prediction as Prediction
 from ._predict import predict as predict
 from ._predicted import predicted as predicted
@@ -24,3 +36,6 @@ from ._serving import compiled_serving as compiled_serving
 from ._serving import serving_mesh as serving_mesh
 from ._timed import Timed as Timed
 from ._timed import compiled_parts as compiled_parts
+from ._what_if import Change as Change
+from ._what_if import by_path as by_path
+from ._what_if import what_if as what_if

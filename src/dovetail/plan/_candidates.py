@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways to run a recipe on some hardware that are worth a prediction: mesh, microbatches, rounds, remat, precision."""
+"""All ways to run a recipe on some hardware that are worth a prediction: mesh, microbatches, remat, precision."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

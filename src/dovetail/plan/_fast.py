@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of many runs by arithmetic, with the constants of a chip."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from dovetail.config import ConfigError, find
@@ -71,6 +73,9 @@ def spread_of(work: Work) -> float:
 class Chips:
     """Some hardware, as all predictions for it need it."""
 
+    machine: Machine
+    constants: Constants
+
     def __init__(self, hardware: Hardware) -> None:
         if not hardware.chip.peak.get("bfloat16") or not hardware.chip.hbm_bandwidth:
             raise ConfigError(
@@ -78,8 +83,14 @@ class Chips:
                 "no step can be predicted.\n  Use a chip with `peak` and `hbm_bandwidth` in the hardware catalogue."
             )
         self.hardware = hardware
-        self.machine: Machine = machine_of(hardware, devices=hardware.chip.devices)
-        self.constants: Constants = constants_of(hardware)
+        self.machine = machine_of(hardware, devices=hardware.chip.devices)
+        self.constants = constants_of(hardware)
+
+    def changed(self, *, machine: Mapping[str, Numbers] = {}, constants: Mapping[str, Numbers] = {}) -> "Chips":
+        """Returns such hardware with some figures changed."""
+        other = Chips(self.hardware)
+        other.machine, other.constants = self.machine._replace(**machine), self.constants._replace(**constants)
+        return other
 
 
 def bits_of(cfg: Trainer.Config) -> int:

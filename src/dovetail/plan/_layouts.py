@@ -62,7 +62,7 @@ def layers_in_loops(specs: Any) -> dict[int, float]:
 
 
 def splits_layers(loops: Mapping[int, float], pieces: int) -> bool:
-    """Whether nearly all layers are in loops that can be cut into so many pieces, which the time of a pipeline assumes."""
+    """Whether nearly all layers are in loops that can be cut into so many pieces, as the time of a pipeline assumes."""
     return sum(share for length, share in loops.items() if length % pieces == 0) >= _STACKED
 
 

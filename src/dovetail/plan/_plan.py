@@ -12,10 +12,10 @@ from dovetail.hardware import Hardware
 from dovetail.progress import phase
 from dovetail.train import Trainer, largest
 
-from ._fast import parts_of_step, run_of, spread_of
+from ._fast import spread_of
 from ._on_hardware import on_hardware
 from ._pools import Pool
-from ._search import Found, divides, is_tie, most_different, near_the_best, place_of, search
+from ._search import Found, divides, is_tie, most_different, near_the_best, place_of, search, simplest
 
 By = Literal["time", "cost", "energy"]
 
@@ -38,6 +38,7 @@ class Row(NamedTuple):
     pool: Pool
     hardware: Hardware
     cfg: Trainer.Config
+    base: Trainer.Config  # What the mesh rules make.
     seconds: float
     interval: tuple[float, float]
     parts: Mapping[str, float]
@@ -100,14 +101,14 @@ def plan(
     for pool in pools:
         for hardware in pool.amounts():
             try:
-                with phase(f"planning for {hardware.name}"):
+                with phase(f"asking the mesh rules for {hardware.name}"):
                     base = on_hardware(cfg, hardware.name)
                     base = changes(base) if changes else base
-                    found = search(base, hardware, fixed, float8=float8)
-                    counted += len(found.seconds)
-                    rows += [_of(found, pool, at, spec.num_units, wanted) for at in _finalists(found)]
-                    if not len(found.seconds):
-                        skipped[hardware.name] = "nothing that divides the model and its batch fits in memory"
+                found = search(base, hardware, fixed, float8=float8)
+                counted += len(found.seconds)
+                rows += [_of(found, pool, at, spec.num_units, wanted) for at in _finalists(found)]
+                if not len(found.seconds):
+                    skipped[hardware.name] = "nothing that divides the model and its batch fits in memory"
             except ConfigError as e:
                 skipped[hardware.name] = str(e)
     if not rows:
@@ -159,10 +160,10 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """
     if len(pairs) < 3:
         return None
-    ranks = [_ranks(np.array(column)) for column in zip(*pairs, strict=True)]
-    if any(np.ptp(each) == 0 for each in ranks):
+    ranks = np.stack([_ranks(np.array(column)) for column in zip(*pairs, strict=True)])
+    if np.any(np.ptp(ranks, axis=1) == 0):
         return None
-    return float(np.round(np.corrcoef(*ranks)[0, 1], 12))
+    return float(np.round(np.corrcoef(ranks)[0, 1], 12))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -184,10 +185,9 @@ def _check_known(pools: Sequence[Pool], by: By) -> None:
 
 
 def _finalists(found: Found) -> list[int]:
-    """Returns those that are shown: near the best, each of its own kind, and what the mesh rules choose."""
-    chosen = [at for at in near_the_best(found, _FINALISTS) if divides(found.config(at))]
-    by_rules = place_of(found, found.base)
-    return chosen if by_rules is None or by_rules in chosen else [*chosen, by_rules]
+    """Returns those that are shown: near the best and each different, the simplest, and what the mesh rules choose."""
+    wanted = [*near_the_best(found, _FINALISTS), simplest(found), place_of(found, found.base)]
+    return [at for at in dict.fromkeys(wanted) if at is not None and divides(found.config(at))]
 
 
 def _of(found: Found, pool: Pool, at: int, units: int, wanted: Wanted) -> Row:
@@ -197,6 +197,7 @@ def _of(found: Found, pool: Pool, at: int, units: int, wanted: Wanted) -> Row:
         pool=pool,
         hardware=hardware,
         cfg=cfg,
+        base=found.base,
         seconds=seconds,
         interval=(seconds / spread_of(found.work), seconds * spread_of(found.work)),
         parts=found.parts(at),

@@ -24,7 +24,7 @@ class Pool(ConfigBase):
     price: float | None = None  # US dollars an hour for each of them.
     price_date: str | None = None  # When that was the price: prices change.
     kind: Literal["reserved", "on-demand", "spot"] = "on-demand"
-    interruptions: float | None = None  # For each chip and hour. None: failures as published; of spot it has to be said.
+    interruptions: float | None = None  # For each chip and hour. None: as published; spot has to say.
     checkpoint_seconds: float = 5.0  # That steps wait for a checkpoint.
     recovery_seconds: float = 300.0  # From a stop until steps are made again.
     exactly: str | None = None  # The name of all of it, where no part is to be used.
@@ -80,7 +80,7 @@ class Pool(ConfigBase):
             )
 
     def amounts(self) -> list[Hardware]:
-        """Returns all of it and smaller parts: each about half of the one before, and powers of two; the largest first."""
+        """Returns all of it and smaller parts, the largest first: each half of the one before, and powers of two."""
         if self.exactly is not None:
             return [hardware(self.exactly)]
         counts = {n >> halved for n in (self.count, 1 << self.count.bit_length() - 1) for halved in range(_HALVED)}
@@ -113,7 +113,7 @@ def _pool(path: str, name: str, table: Any) -> Pool:
         missing = [field for field in ("hardware", "count") if field not in table]
         if missing:
             raise ConfigError(f"{' and '.join(missing)} is missing.\n  {_EXAMPLE}")
-        fields = {key: str(value) if key == "price_date" else value for key, value in table.items()}
+        fields: dict[str, Any] = {key: str(value) if key == "price_date" else value for key, value in table.items()}
         for key, value in fields.items():  # TOML has whole numbers where a price happens to be one.
             fields[key] = float(value) if key in _FLOATS and type(value) is int else value
         pool = Pool(name=name, **fields)

@@ -58,9 +58,8 @@ def search(base: Trainer.Config, hardware: Hardware, fixed: Mapping[str, Any] = 
     found = candidates(base, hardware, fixed, float8=float8)
     with phase(f"predicting {len(found.bytes):,} ways to run on {hardware.name}"):
         seconds = seconds_of(work, found.run(base.input.batch_size), chips, found.offloaded)
-    axes = sum((size > 1).astype(int) for size in found.sizes.values())
-    simple = (found.offloaded, found.bytes, found.microbatches * found.staged, found.rounds, axes)
-    order = np.lexsort((*simple[:-1], simple[-1], np.round(seconds, 9)))
+    keys = [found.bytes, found.rounds, *_simplicity(found), np.round(seconds, 9)]  # The last counts first.
+    order = np.lexsort(np.stack(keys))
     return Found(base, hardware, chips, work, found.where(order), seconds[order])
 
 
@@ -77,6 +76,20 @@ def near_the_best(found: Found, count: int) -> list[int]:
     """Returns the best, and of those within a tenth of it the ones that differ most from those before them."""
     near = np.flatnonzero(found.seconds <= found.seconds[0] * (1 + _NEAR)) if len(found.seconds) else np.zeros(0, int)
     return [int(near[i]) for i in most_different(_features(found.candidates.where(near)), count)]
+
+
+def simplest(found: Found) -> int | None:
+    """Returns the one with the fewest axes, then microbatches, of those that are as fast as the best; None of none."""
+    if not len(found.seconds):
+        return None
+    tied = found.candidates.where(np.flatnonzero(found.seconds < found.seconds[0] * (1 + TIE)))
+    return int(np.lexsort(np.stack(_simplicity(tied)))[0])
+
+
+def _simplicity(found: Candidates) -> list[np.ndarray]:
+    """Returns what makes a way to run less simple, what counts most last: offloading, microbatches, axes."""
+    axes = np.stack([size > 1 for size in found.sizes.values()]).sum(0)
+    return [found.offloaded, found.microbatches * found.staged, axes]
 
 
 def most_different(points: np.ndarray, count: int) -> list[int]:
