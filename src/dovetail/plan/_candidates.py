@@ -129,11 +129,13 @@ def candidates(
 
 
 def _allowed(sizes: Mapping[str, np.ndarray], hardware: Hardware, fixed: Mapping[str, Any]) -> np.ndarray:
-    """Returns which meshes have what is fixed, and lie on slices as they have to."""
+    """Returns which meshes have what is fixed, split layers over fast links only, and lie on slices as they have to."""
     allowed = np.ones(len(sizes["data"]), bool)
     for axis, size in sizes.items():
         if f"mesh.{axis}" in fixed:
             allowed &= size == fixed[f"mesh.{axis}"]
+    if hardware.chip.torus is None and hardware.chip.domain is not None:  # No published run splits a layer further.
+        allowed &= sizes["tensor"] <= hardware.chip.domain * hardware.chip.devices
     if hardware.chip.torus is not None and hardware.slices > 1:
         stages = sizes["pipeline"]
         allowed &= np.where(stages > 1, stages % hardware.slices == 0, sizes["data"] % hardware.slices == 0)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates: each is a run that divides and fits, and what a user has fixed stays."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.config import find
+from dovetail.hardware import hardware
+from dovetail.nn import Float8Linear
+from dovetail.plan import estimate, on_hardware
+from dovetail.plan._candidates import NAMES, candidates, policies_for
+from dovetail.plan._search import divides
+from dovetail.zoo import recipe
+
+PLACES = (("llama2-7b", "gpu-h100-64"), ("qwen3-30b-a3b", "tpu-v6e-64"))
+
+
+@functools.cache
+def found(name, on):
+    base = on_hardware(recipe(name), on)
+    return base, candidates(base, hardware(on))
+
+
+@given(st.sampled_from(PLACES), st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_every_candidate_is_a_run_on_all_devices_that_divides_and_fits(place, draw):
+    base, some = found(*place)
+    hw, at = hardware(place[1]), draw % len(some.bytes)
+    cfg = some.config(at, base, hw)
+    assert cfg.mesh.num_devices == hw.num_devices
+    assert divides(cfg)
+    said = estimate(cfg, hw)
+    assert math.isclose(said.total_gib, some.bytes[at] * hw.chip.devices / 2**30)
+    assert said.fits
+
+
+def test_what_is_fixed_stays():
+    base, some = found(*PLACES[0])
+    fixed = {"mesh.tensor": 4, "remat": "full", "num_microbatches": 2}
+    chosen = candidates(base, hardware("gpu-h100-64"), fixed)
+    assert 0 < len(chosen.bytes) < len(some.bytes)
+    assert set(chosen.sizes["tensor"]) == {4}
+    assert set(chosen.microbatches) == {2}
+    assert {NAMES[i] for i in chosen.remat} == {"full"}
+
+
+def test_offloading_is_tried_where_the_mesh_rules_have_it():
+    assert "offload_qkvo" in policies_for(recipe("llama2-7b"), hardware("tpu-v5p-8"))
+    assert "offload_qkvo" not in policies_for(recipe("llama2-7b"), hardware("gpu-h100-8"))
+
+
+def test_products_of_8_bits_are_tried_only_if_asked_for_and_where_chips_have_them():
+    base, some = found(*PLACES[0])
+    assert set(some.bits) == {16}
+    hw = hardware("gpu-h100-64")
+    asked = candidates(base, hw, float8=True)
+    assert set(asked.bits) == {16, 8}
+    eight = asked.config(int(np.flatnonzero(asked.bits == 8)[0]), base, hw)
+    assert find(eight.model, Float8Linear.Config)
+    tpu = on_hardware(recipe("llama2-7b"), "tpu-v5p-64")
+    assert set(candidates(tpu, hardware("tpu-v5p-64"), float8=True).bits) == {16}
+
+
+@pytest.mark.parametrize("axis", ["data", "pipeline"])
+def test_slices_are_joined_along_replicas_or_stages(axis):
+    base = on_hardware(recipe("llama2-7b"), "tpu-v5p-64x2")
+    hw = hardware("tpu-v5p-64x2")
+    some = candidates(base, hw, {"mesh.pipeline": 1 if axis == "data" else 2, "remat": "full"})
+    assert len(some.bytes)
+    assert {dict(some.config(i, base, hw).mesh.across_slices)[axis] for i in range(0, len(some.bytes), 50)} == {2}
