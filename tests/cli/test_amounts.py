@@ -22,7 +22,7 @@ def test_times_have_a_number_and_a_unit(text, wanted):
 
 @pytest.mark.parametrize("text", ["", "T", "2Q", "-3T", "0", "nan", "2T3"])
 def test_what_is_no_amount_is_refused(text):
-    with pytest.raises(ConfigError, match="--tokens is .*expected an amount such as 300B"):
+    with pytest.raises(ConfigError, match=r"--tokens is .*expected an amount such as 300B"):
         count(text, "--tokens")
-    with pytest.raises(ConfigError, match="--deadline is .*expected an amount such as 30d"):
+    with pytest.raises(ConfigError, match=r"--deadline is .*expected an amount such as 30d"):
         seconds(text or "3x", "--deadline")

@@ -94,7 +94,7 @@ def test_a_price_that_is_not_known_is_an_error_only_if_cost_is_asked_for():
 
 
 def test_a_run_that_fits_nowhere_is_one_error_that_says_why():
-    with pytest.raises(ConfigError, match="(?s)there is no plan.*tpu-v5e-8: nothing that divides"):
+    with pytest.raises(ConfigError, match=r"(?s)there is no plan.*tpu-v5e-8: nothing that divides"):
         plan(recipe("llama2-70b"), pools_on(["tpu-v5e-8"]), Wanted(1e12))
 
 

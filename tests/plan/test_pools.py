@@ -66,7 +66,7 @@ def test_what_is_wrong_in_a_file_is_named_with_its_pool(tmp_path, text, message)
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match="nowhere.toml: it cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: it cannot be read"):
         read_pools("nowhere.toml")
 
 
