@@ -5,6 +5,8 @@ from ._compiled import compiled as compiled
 from ._estimate import Estimate as Estimate
 from ._estimate import estimate as estimate
 from ._estimate import row_activations as row_activations
+from ._goodput import FAILURES as FAILURES
+from ._goodput import goodput as goodput
 from ._measured import Measured as Measured
 from ._measured import Stated as Stated
 from ._on_hardware import MESH_RULES as MESH_RULES
@@ -30,6 +32,8 @@ from ._report import compile_step as compile_step
 from ._report import lower_step as lower_step
 from ._report import report_on as report_on
 from ._rules import Fitted as Fitted
+from ._search import Found as Found
+from ._search import search as search
 from ._serving import ServingReport as ServingReport
 from ._serving import ServingStep as ServingStep
 from ._serving import compiled_serving as compiled_serving

@@ -25,6 +25,7 @@ NAMES = tuple(POLICIES)  # Of what is kept for the backward pass.
 _MICROBATCHES = 64  # The most that a batch is split into.
 _STAGED = 8  # Microbatches of a pipeline, for each stage, at most.
 _ROUNDS = 16
+_GATHERED = 1024  # Devices behind switches that gather parameters from each other: the time of more is all latency.
 _ROOM = 0.92  # Of what a program can have: the highest estimate.
 
 
@@ -129,13 +130,18 @@ def candidates(
 
 
 def _allowed(sizes: Mapping[str, np.ndarray], hardware: Hardware, fixed: Mapping[str, Any]) -> np.ndarray:
-    """Returns which meshes have what is fixed, split layers over fast links only, and lie on slices as they have to."""
+    """Returns which meshes have what is fixed, and lie on links and slices as published runs do.
+
+    What a prediction leaves out is latency, so that it would split layers over a slow network, and gather parameters
+    from ten thousand devices.
+    """
     allowed = np.ones(len(sizes["data"]), bool)
     for axis, size in sizes.items():
         if f"mesh.{axis}" in fixed:
             allowed &= size == fixed[f"mesh.{axis}"]
-    if hardware.chip.torus is None and hardware.chip.domain is not None:  # No published run splits a layer further.
+    if hardware.chip.torus is None and hardware.chip.domain is not None:
         allowed &= sizes["tensor"] <= hardware.chip.domain * hardware.chip.devices
+        allowed &= sizes["fsdp"] <= _GATHERED
     if hardware.chip.torus is not None and hardware.slices > 1:
         stages = sizes["pipeline"]
         allowed &= np.where(stages > 1, stages % hardware.slices == 0, sizes["data"] % hardware.slices == 0)
