@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weak and strong scaling to 100,000 chips, on paper: `python tools/scaling.py` prints a table and draws a picture.
 
-For each number of chips the best mesh is searched for, as `dovetail plan` does. Large numbers of TPUs are slices that the
-network joins. Chips fail as published; steps wait while the state is copied to the memory of the hosts, and after a stop
-a run goes on from the memory of other hosts in a minute, or from storage in five.
+For each number of chips the best mesh is searched for, as `dovetail plan` does. Many TPUs are slices, which the network
+joins. Chips fail as published; steps wait while the state is copied to the memory of the hosts, and after a stop a run
+goes on from the memory of other hosts in a minute, or from storage in five.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.hardware import Hardware, hardware
-from dovetail.plan import FAILURES, goodput, on_hardware, search
+from dovetail.plan import FAILURES, goodput, on_hardware, policies_for, search
 from dovetail.train import Trainer, size_of
 from dovetail.zoo import recipe
 
@@ -60,7 +60,7 @@ def points(name: str, chip: str, sizes: Sequence[int], rows: int | None) -> Iter
     for chips in sizes:
         cfg, hw = recipe(name), named(chip, chips)
         cfg = cfg.set(input=cfg.input.set(batch_size=rows or ROWS_PER_CHIP * chips))
-        found = search(on_hardware(cfg, hw.name), hw)
+        found = search(on_hardware(cfg, hw.name), hw, policies=policies_for(cfg, hw))
         if len(found.seconds):
             yield _point(found.config(0), hw, float(found.seconds[0]))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dovetail.config import find
 from dovetail.hardware import hardware
 from dovetail.nn import Float8Linear
-from dovetail.plan import estimate, on_hardware
-from dovetail.plan._candidates import NAMES, candidates, policies_for
+from dovetail.plan import estimate, on_hardware, policies_for
+from dovetail.plan._candidates import NAMES, candidates
 from dovetail.plan._search import divides
 from dovetail.zoo import recipe
 
@@ -23,7 +23,7 @@ PLACES = (("llama2-7b", "gpu-h100-64"), ("qwen3-30b-a3b", "tpu-v6e-64"))
 @functools.cache
 def found(name, on):
     base = on_hardware(recipe(name), on)
-    return base, candidates(base, hardware(on))
+    return base, candidates(base, hardware(on), policies=policies_for(base, hardware(on)))
 
 
 @given(st.sampled_from(PLACES), st.integers(0, 10**6))

@@ -11,6 +11,7 @@ from ._measured import Measured as Measured
 from ._measured import Stated as Stated
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
+from ._on_hardware import policies_for as policies_for
 from ._plan import Plan as Plan
 from ._plan import Row as Row
 from ._plan import Wanted as Wanted

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ways to run a recipe on some hardware that are worth a prediction: mesh, microbatches, remat, precision."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dovetail.config import find, replace_all
+from dovetail.config import replace_all
 from dovetail.data import Input
-from dovetail.hardware import Hardware, rule_for
+from dovetail.hardware import Hardware
 from dovetail.module import Module
 from dovetail.nn import POLICIES, DenseLinear, Float8Linear, with_remat
 from dovetail.parallel import MESH_AXES, divisors
@@ -18,8 +18,6 @@ from dovetail.train import Trainer, batch_shape
 from ._cost import REMAT, Run
 from ._estimate import Model, block_bytes, describe, kept_bytes, usable_bytes
 from ._layouts import Layouts, all_sizes, layers_in_loops, layouts, splits_layers
-from ._on_hardware import MESH_RULES
-from ._rules import Fitted
 
 NAMES = tuple(POLICIES)  # Of what is kept for the backward pass.
 _MICROBATCHES = 64  # The most that a batch is split into.
@@ -83,24 +81,26 @@ def _across_slices(sizes: Mapping[str, int], hardware: Hardware) -> dict[str, in
     slices = hardware.slices if hardware.chip.torus is not None else 1
     if slices == 1:
         return {}
-    return {"pipeline" if sizes["pipeline"] > 1 else "data": slices}
-
-
-def policies_for(cfg: Trainer.Config, hardware: Hardware) -> list[str]:
-    """Returns what may be kept there: all that is kept on the chip, and what the mesh rule names besides."""
-    rule = rule_for((*cfg.mesh_rules, *MESH_RULES), hardware)
-    named = {name for _, found in find(rule, Fitted.Config) for name in found.remat}
-    return [name for name in NAMES if "offload" not in name or name in named]
+    along = "pipeline" if sizes["pipeline"] > 1 else "data" if sizes["data"] % slices == 0 else "fsdp"
+    return {along: slices}
 
 
 def candidates(
-    cfg: Trainer.Config, hardware: Hardware, fixed: Mapping[str, Any] = {}, *, float8: bool = False
+    cfg: Trainer.Config,
+    hardware: Hardware,
+    fixed: Mapping[str, Any] = {},
+    *,
+    policies: Sequence[str] = NAMES,
+    float8: bool = False,
+    room: float = _ROOM,
 ) -> Candidates:
     """Returns all candidates that divide the model and its batch and whose estimate of memory a chip has.
 
     Args:
         cfg: what the mesh rules made.
         fixed: what may not be changed, by path, as in `{"remat": "full", "mesh.tensor": 8}`.
+        policies: of what is kept for the backward pass.
+        room: of the memory that a program can have, the highest estimate.
         float8: whether products in 8 bits are candidates too: they are faster, and other numbers.
     """
     about = describe(cfg)
@@ -113,7 +113,7 @@ def candidates(
         for i in range(len(found.held))
         for split in _splits({axis: int(found.sizes[axis][i]) for axis in MESH_AXES}, batch.rows, loops)
     ]
-    named = [name for name in policies_for(cfg, hardware) if fixed.get("remat", name) == name]
+    named = [name for name in policies if fixed.get("remat", name) == name]
     bits = [16, 8] if float8 and "float8" in hardware.chip.peak else [16]
     ways = [(*split, NAMES.index(name), b) for split in splits for name in named for b in bits]
     mesh, microbatches, staged, rounds, remat, precision = np.array(ways or np.zeros((0, 6)), np.int64).T
@@ -124,9 +124,9 @@ def candidates(
     laid = found.where(mesh)
     needed = _bytes(cfg, about, laid, microbatches, staged, remat)
     limit = usable_bytes(hardware)
-    room = np.inf if limit is None else _ROOM * limit / hardware.chip.devices
+    most = np.inf if limit is None else room * limit / hardware.chip.devices
     all_of_them = Candidates(laid.sizes, microbatches, staged, rounds, remat, precision, needed)
-    return all_of_them.where(chosen & (needed <= room))
+    return all_of_them.where(chosen & (needed <= most))
 
 
 def _allowed(sizes: Mapping[str, np.ndarray], hardware: Hardware, fixed: Mapping[str, Any]) -> np.ndarray:
@@ -143,8 +143,8 @@ def _allowed(sizes: Mapping[str, np.ndarray], hardware: Hardware, fixed: Mapping
         allowed &= sizes["tensor"] <= hardware.chip.domain * hardware.chip.devices
         allowed &= sizes["fsdp"] <= _GATHERED
     if hardware.chip.torus is not None and hardware.slices > 1:
-        stages = sizes["pipeline"]
-        allowed &= np.where(stages > 1, stages % hardware.slices == 0, sizes["data"] % hardware.slices == 0)
+        stages, replicas, shards = (sizes[axis] % hardware.slices == 0 for axis in ("pipeline", "data", "fsdp"))
+        allowed &= np.where(sizes["pipeline"] > 1, stages, replicas | (shards & (sizes["data"] == 1)))
     return allowed
 
 

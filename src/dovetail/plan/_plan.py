@@ -13,7 +13,7 @@ from dovetail.progress import phase
 from dovetail.train import Trainer, largest
 
 from ._fast import spread_of
-from ._on_hardware import on_hardware
+from ._on_hardware import on_hardware, policies_for
 from ._pools import Pool
 from ._search import Found, divides, is_tie, most_different, near_the_best, place_of, search, simplest
 
@@ -104,7 +104,7 @@ def plan(
                 with phase(f"asking the mesh rules for {hardware.name}"):
                     base = on_hardware(cfg, hardware.name)
                     base = changes(base) if changes else base
-                found = search(base, hardware, fixed, float8=float8)
+                found = search(base, hardware, fixed, policies=policies_for(base, hardware), float8=float8)
                 counted += len(found.seconds)
                 rows += [_of(found, pool, at, spec.num_units, wanted) for at in _finalists(found)]
                 if not len(found.seconds):

@@ -49,13 +49,13 @@ class Found(NamedTuple):
         return float(self.candidates.bytes[at]) * self.hardware.chip.devices / 2**30
 
 
-def search(base: Trainer.Config, hardware: Hardware, fixed: Mapping[str, Any] = {}, *, float8: bool = False) -> Found:
+def search(base: Trainer.Config, hardware: Hardware, fixed: Mapping[str, Any] = {}, **options: Any) -> Found:
     """Returns all candidates that fit, the fastest first; `base` is what the mesh rules made.
 
-    What is predicted to be equal is in the order of simplicity: few axes, few microbatches, nothing on the host.
+    `fixed` and `options` are those of `candidates`. What is predicted to be equal is in the order of simplicity: few axes, few microbatches, nothing on the host.
     """
     chips, work = Chips(hardware), work_of(base)
-    found = candidates(base, hardware, fixed, float8=float8)
+    found = candidates(base, hardware, fixed, **options)
     with phase(f"predicting {len(found.bytes):,} ways to run on {hardware.name}"):
         seconds = seconds_of(work, found.run(base.input.batch_size), chips, found.offloaded)
     keys = [found.bytes, found.rounds, *_simplicity(found), np.round(seconds, 9)]  # The last counts first.
