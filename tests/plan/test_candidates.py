@@ -66,10 +66,11 @@ def test_products_of_8_bits_are_tried_only_if_asked_for_and_where_chips_have_the
     assert set(candidates(tpu, hardware("tpu-v5p-64"), float8=True).bits) == {16}
 
 
-@pytest.mark.parametrize("axis", ["data", "pipeline"])
-def test_slices_are_joined_along_replicas_or_stages(axis):
+@pytest.mark.parametrize("stages, wanted", [(1, {"data", "fsdp"}), (2, {"pipeline"})])
+def test_slices_are_joined_along_stages_replicas_or_what_splits_parameters(stages, wanted):
     base = on_hardware(recipe("llama2-7b"), "tpu-v5p-64x2")
     hw = hardware("tpu-v5p-64x2")
-    some = candidates(base, hw, {"mesh.pipeline": 1 if axis == "data" else 2, "remat": "full"})
-    assert len(some.bytes)
-    assert {dict(some.config(i, base, hw).mesh.across_slices)[axis] for i in range(0, len(some.bytes), 50)} == {2}
+    some = candidates(base, hw, {"mesh.pipeline": stages, "remat": "full"})
+    outer = [dict(some.config(i, base, hw).mesh.across_slices) for i in range(0, len(some.bytes), 7)]
+    assert {axis for each in outer for axis in each} == wanted
+    assert all(list(each.values()) == [2] for each in outer)

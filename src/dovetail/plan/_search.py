@@ -13,7 +13,7 @@ from dovetail.progress import phase
 from dovetail.train import Trainer, batch_shape
 
 from ._candidates import NAMES, Candidates, candidates
-from ._fast import Chips, parts_of_step, seconds_of
+from ._fast import Chips, parts_of_step, run_of, seconds_of
 from ._work import Work, work_of
 
 TIE = 0.03  # Predictions that differ by less do not say which is faster.
@@ -39,6 +39,11 @@ class Found(NamedTuple):
         one = self.candidates.where(np.array([at]))
         found = parts_of_step(self.work, one.run(self.base.input.batch_size), self.chips, one.offloaded)
         return {name: float(value) for name, value in ((k, np.ravel(v)[0]) for k, v in found.items()) if value > 0}
+
+    def seconds_of(self, cfg: Trainer.Config) -> float:
+        """Returns the prediction for a config of the same model, which need not be a candidate."""
+        parts = parts_of_step(self.work, run_of(cfg), self.chips, cfg.remat == "offload_qkvo")
+        return float(sum(parts.values()))
 
     def features(self, at: int) -> tuple[float, ...]:
         """Returns what tells a candidate from others, as numbers."""
