@@ -38,7 +38,7 @@ def print_what_if(recipe: str, cfg: "Trainer.Config", hardware: Hardware, *, as_
         return 0
     worth = [change for change in changes if change.gain >= _WORTH][:_SHOWN] or changes[:1]
     cells = [
-        (change.name, f"{change.gain:.1%}", "" if change.fits else "does not fit", " ".join(change.overrides))
+        (change.name, f"{change.gain:6.1%}", "" if change.fits else "does not fit", " ".join(change.overrides))
         for change in worth
     ]
     shown = list(paths.items())[:_SHOWN]
@@ -47,6 +47,6 @@ def print_what_if(recipe: str, cfg: "Trainer.Config", hardware: Hardware, *, as_
     print(
         f"{recipe} on {hardware.name}: a step takes {seconds:.3g} s\n\n"
         f"{table(('one change', 'saves', '', 'by'), cells)}\n\n"
-        f"{table(('where', 'seconds', 'of the step'), [(n, f'{t:.3f}', f'{t / seconds:.1%}') for n, t in spent])}"
+        f"{table(('where', 'seconds', 'of the step'), [(n, f'{t:.3f}', f'{t / seconds:6.1%}') for n, t in spent])}"
     )
     return 0
