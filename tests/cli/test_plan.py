@@ -10,8 +10,7 @@ from dovetail.cli import _plan, main
 from dovetail.cli._main import parsed
 from dovetail.cli._resolve import resolve
 from dovetail.cli._verify import Verified
-from dovetail.config import override
-from dovetail.plan import Wanted, plan, pools_on
+from dovetail.plan import Wanted, pools_on
 
 ARGS = ["plan", "llama2-7b", "--on", "gpu-h100-64"]
 
@@ -37,19 +36,19 @@ def test_a_plan_as_json_has_everything(capsys):
 
 
 @pytest.mark.parametrize(
-    "name, on, overrides, float8",
+    "name, on, overrides, linear",
     [
-        ("llama2-7b", "gpu-h100-64", [], True),
-        ("llama2-70b", "gpu-h100-4096", [], False),  # The mesh rules choose a pipeline there.
-        ("llama2-7b", "tpu-v6e-16x2", ["input.batch_size=512", "mesh.tensor=2"], False),
+        ("llama2-7b", "gpu-h100-64", [], "Float8Linear"),
+        ("llama2-70b", "gpu-h100-4096", [], ""),  # The mesh rules choose a pipeline there.
+        ("llama2-7b", "tpu-v6e-16x2", ["input.batch_size=512", "mesh.tensor=2"], ""),
     ],
 )
-def test_the_command_of_a_row_makes_its_config(name, on, overrides, float8):
+def test_the_command_of_a_row_makes_its_config(name, on, overrides, linear):
     cfg = resolve(name, overrides).cfg
     fixed = _plan._fixed(cfg, overrides)
-    found = plan(
-        cfg, pools_on([on]), Wanted(1e12), fixed, changes=lambda base: override(base, overrides), float8=float8
-    )
+    args = parsed(["plan", name, "--on", on, *overrides, *(["--linear", linear] if linear else [])])
+    found = _plan._planned(cfg, pools_on([on]), Wanted(1e12), args)
+    assert any(row.overrides for row in found.rows) == bool(linear)
     for row in found.rows[::3]:
         args = parsed(shlex.split(_plan.train_command(name, overrides, row))[1:])
         assert resolve(args.recipe, args.overrides, args.mesh, args.on).cfg == row.cfg

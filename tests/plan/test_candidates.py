@@ -4,14 +4,11 @@
 import functools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.config import find
 from dovetail.hardware import hardware
-from dovetail.nn import Float8Linear
 from dovetail.plan import estimate, on_hardware, policies_for
 from dovetail.plan._candidates import NAMES, candidates
 from dovetail.plan._search import divides
@@ -52,18 +49,6 @@ def test_what_is_fixed_stays():
 def test_offloading_is_tried_where_the_mesh_rules_have_it():
     assert "offload_qkvo" in policies_for(recipe("llama2-7b"), hardware("tpu-v5p-8"))
     assert "offload_qkvo" not in policies_for(recipe("llama2-7b"), hardware("gpu-h100-8"))
-
-
-def test_products_of_8_bits_are_tried_only_if_asked_for_and_where_chips_have_them():
-    base, some = found(*PLACES[0])
-    assert set(some.bits) == {16}
-    hw = hardware("gpu-h100-64")
-    asked = candidates(base, hw, float8=True)
-    assert set(asked.bits) == {16, 8}
-    eight = asked.config(int(np.flatnonzero(asked.bits == 8)[0]), base, hw)
-    assert find(eight.model, Float8Linear.Config)
-    tpu = on_hardware(recipe("llama2-7b"), "tpu-v5p-64")
-    assert set(candidates(tpu, hardware("tpu-v5p-64"), float8=True).bits) == {16}
 
 
 @pytest.mark.parametrize("stages, wanted", [(1, {"data", "fsdp"}), (2, {"pipeline"})])

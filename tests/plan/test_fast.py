@@ -3,8 +3,9 @@
 
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, replace_all
 from dovetail.hardware import hardware
+from dovetail.nn import DenseLinear, Float8Linear
 from dovetail.plan import on_hardware
 from dovetail.plan._fast import Chips, bits_of, parts_of_step, run_of
 from dovetail.plan._work import work_of
@@ -31,5 +32,8 @@ def test_a_chip_without_figures_is_refused():
         Chips(hardware("cpu-1"))
 
 
-def test_products_of_a_recipe_are_of_16_bits():
-    assert bits_of(recipe("llama2-7b")) == 16
+@pytest.mark.parametrize("linear, wanted", [(None, 16), (Float8Linear.Config(), 8)])
+def test_bits_of_products_are_those_of_the_traced_program(linear, wanted):
+    cfg = recipe("llama2-7b")
+    change = replace_all(DenseLinear.Config, linear, at="*stack.*") if linear else lambda model: model
+    assert bits_of(cfg.set(model=change(cfg.model))) == wanted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.plan import Pool, Wanted, is_late, plan, pools_on, rank_correlation, ranked, tied, to_verify
+from dovetail.plan import Pool, Wanted, is_late, plan, pools_on, rank_correlation, ranked, retimed, tied, to_verify
 from dovetail.plan._search import is_tie
 from dovetail.zoo import recipe
 
@@ -75,8 +75,21 @@ def test_those_to_verify_are_different_near_the_best_and_start_with_it():
     found = planned()
     chosen = to_verify(found, 5)
     assert chosen[0] == 0
-    assert len(set(chosen)) == len(chosen) <= 5
-    assert all(found.rows[i].days <= 1.1 * found.rows[0].days for i in chosen)
+    assert len(set(chosen)) == len(chosen) <= 6
+    assert all(found.rows[i].days <= 1.1 * found.rows[0].days for i in chosen[:5])
+    assert any(found.rows[i].by_rules for i in chosen)
+
+
+def test_times_of_compiled_programs_decide_and_others_are_scaled_by_them():
+    found = planned()
+    rows = [row for row in found.rows if row.hardware.name == "gpu-h100-64"][:3]
+    compiled = [3 * rows[0].seconds, 1.5 * rows[1].seconds, None]
+    timed = [row._replace(compiled_seconds=each) for row, each in zip(rows, compiled, strict=True)]
+    again = retimed(found, timed).rows
+    days = {row.cfg: row.days for row in again}
+    assert again[0].cfg == rows[1].cfg
+    assert days[rows[0].cfg] == pytest.approx(3 * rows[0].days)
+    assert days[rows[2].cfg] == pytest.approx((3 + 1.5) / 2 * rows[2].days)
 
 
 def test_what_does_not_fit_comes_last_whatever_its_time():

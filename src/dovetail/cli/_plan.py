@@ -17,13 +17,11 @@ from ._resolve import check, note, resolve
 from ._verify import verify
 
 if TYPE_CHECKING:
-    from dovetail.plan import Plan, Row
+    from dovetail.plan import Plan, Pool, Row, Wanted
     from dovetail.train import Trainer
 
 _VERIFIED = 12  # Rows that are compiled.
 _MORE = 4  # And of those that turn out to be the best, so many.
-_AXES = ("pipeline", "data", "fsdp", "expert", "seq", "tensor")
-_FIXED = ("remat", "num_microbatches", "mesh.microbatches", "mesh.rounds", *(f"mesh.{axis}" for axis in _AXES))
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +32,11 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", metavar="N", help="what to train on, as in 2T; by default what the recipe does")
     parser.add_argument("--by", choices=("time", "cost", "energy"), default="time", help="what to rank by")
     parser.add_argument("--deadline", metavar="TIME", help="when it has to be done, as in 30d")
-    parser.add_argument("--float8", action="store_true", help="products of 8 bits too, where chips have them")
+    parser.add_argument(
+        "--linear",
+        metavar="CLASS",
+        help="linear maps of layers may be of this class too; it is yours to say that its numbers will do",
+    )
     verified = parser.add_mutually_exclusive_group()
     verified.add_argument("--verify", type=int, metavar="N", help=f"compile so many of the best, not {_VERIFIED}")
     verified.add_argument("--no-verify", action="store_true", help="compile nothing: it takes seconds, not minutes")
@@ -54,23 +56,41 @@ def _plan(args: argparse.Namespace) -> int:
     tokens = None if args.tokens is None else count(args.tokens, "--tokens")
     deadline = None if args.deadline is None else seconds(args.deadline, "--deadline")
     cfg = resolve(args.recipe, args.overrides, weights=False).cfg
-    from dovetail.plan import Wanted, plan, pools_on, read_pools
+    from dovetail.plan import Wanted, pools_on, read_pools
     from dovetail.train import largest
 
     pools = pools_on(names) if names else read_pools(args.pools)
     trained = cfg.steps * largest(cfg.input.batch_specs()).num_units if tokens is None else tokens
     wanted = Wanted(float(trained), args.by, deadline)
 
-    def changes(base: "Trainer.Config") -> "Trainer.Config":
-        return override(base, args.overrides, note=note)
-
-    found = plan(cfg, pools, wanted, _fixed(cfg, args.overrides), changes=changes, float8=args.float8)
     number = 0 if args.no_verify else _VERIFIED if args.verify is None else args.verify
-    found, problems = _verified(found, args, number)
+    found, problems = _verified(_planned(cfg, pools, wanted, args), args, number)
     commands = [train_command(args.recipe, args.overrides, row) for row in found.rows]
     shown = plan_json if args.json else plan_text
     print(shown(args.recipe, found, commands, problems))
     return 0
+
+
+def _planned(cfg: "Trainer.Config", pools: "Sequence[Pool]", wanted: "Wanted", args: argparse.Namespace) -> "Plan":
+    """Returns the plan for a recipe, and for the recipe with other linear maps, if some are named."""
+    from dovetail.plan import plan, ranked
+
+    fixed = _fixed(cfg, args.overrides)
+    found = plan(cfg, pools, wanted, fixed, changes=lambda base: override(base, args.overrides, note=note))
+    if not args.linear:
+        return found
+    more = [f"model.{path}={args.linear}" for path in linear_maps(cfg.model)]
+    other = override(cfg, more, note=note)
+    again = plan(other, pools, wanted, fixed, changes=lambda base: override(base, [*args.overrides, *more], note=note))
+    rows = ranked([*found.rows, *(row._replace(overrides=tuple(more)) for row in again.rows)], wanted)
+    return found._replace(rows=rows, counted=found.counted + again.counted)
+
+
+def linear_maps(model: Any) -> list[str]:
+    """Returns the paths of the linear maps in layers; layers that share a config are one."""
+    from dovetail.nn import Linear
+
+    return [path for path, _ in find(model, Linear.Config) if "layer" in path]
 
 
 def _fixed(cfg: "Trainer.Config", overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -79,21 +99,18 @@ def _fixed(cfg: "Trainer.Config", overrides: Sequence[str]) -> Mapping[str, Any]
     if whole := named & {"mesh"}:
         raise ConfigError(f"{', '.join(whole)}: plan chooses the mesh. Fix some of its axes, as in mesh.tensor=8.")
     values = {"remat": cfg.remat, "num_microbatches": cfg.num_microbatches}
-    values |= {f"mesh.{name}": getattr(cfg.mesh, name) for name in (*_AXES, "microbatches", "rounds")}
-    return {path: values[path] for path in _FIXED if path in named}
+    values |= {f"mesh.{name}": getattr(cfg.mesh, name) for name in (*cfg.mesh.sizes, "microbatches", "rounds")}
+    return {path: value for path, value in values.items() if path in named}
 
 
 def _changes(row: "Row") -> list[str]:
     """Returns the overrides that make a row of what the mesh rules make; the sizes of the mesh are not among them."""
-    from dovetail.nn import Float8Linear
-
     cfg, before = row.cfg, row.base
     found = [f"remat={cfg.remat}", f"num_microbatches={cfg.num_microbatches}"]
     for field in ("microbatches", "rounds"):
         if getattr(cfg.mesh, field) != getattr(before.mesh, field):
             found.append(f"mesh.{field}={getattr(cfg.mesh, field)}")
-    new = dict(find(cfg.model, Float8Linear.Config)).keys() - dict(find(before.model, Float8Linear.Config)).keys()
-    return found + [f"model.{path}=Float8Linear" for path in sorted(new)]
+    return [*found, *row.overrides]
 
 
 def train_command(recipe: str, overrides: Sequence[str], row: "Row") -> str:
@@ -105,7 +122,7 @@ def train_command(recipe: str, overrides: Sequence[str], row: "Row") -> str:
 def compile_arguments(recipe: str, overrides: Sequence[str], row: "Row") -> list[str]:
     """Returns the arguments of `dovetail compile` and `predict` for a row."""
     mesh = row.cfg.mesh
-    sizes = [f"mesh.{axis}={getattr(mesh, axis)}" for axis in _AXES]
+    sizes = [f"mesh.{axis}={getattr(mesh, axis)}" for axis in mesh.sizes]
     outer = f"mesh.across_slices={json.dumps(dict(mesh.across_slices))}"
     return [recipe, "--on", row.hardware.name, *overrides, *sizes, outer, *_changes(row)]
 
@@ -113,7 +130,7 @@ def compile_arguments(recipe: str, overrides: Sequence[str], row: "Row") -> list
 def _verified(found: "Plan", args: argparse.Namespace, number: int) -> tuple["Plan", list[str]]:
     """Returns a plan with what compilers say of its best rows, and why some could not be asked."""
     from dovetail.aot import CompileError, versions
-    from dovetail.plan import ranked, to_verify
+    from dovetail.plan import retimed, to_verify
 
     problems: dict[str, str] = {}
     if not number:
@@ -135,12 +152,12 @@ def _verified(found: "Plan", args: argparse.Namespace, number: int) -> tuple["Pl
             rows[i] = rows[i]._replace(
                 fits=said.fits, compiled_gib=said.gib, compiled_seconds=said.seconds, problem=said.problem
             )
-        rows = ranked(rows, found.wanted)
-        first = rows[0]
+        found = retimed(found, rows)
+        rows, first = list(found.rows), found.rows[0]
         if _name(first) in asked or first.hardware.chip.name in problems or more == _MORE:
             break
         chosen = [0]
-    return found._replace(rows=rows), [f"{name}: {why}" for name, why in problems.items()]
+    return found, [f"{name}: {why}" for name, why in problems.items()]
 
 
 def _name(row: "Row") -> str:

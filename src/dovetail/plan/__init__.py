@@ -19,6 +19,7 @@ from ._plan import is_late as is_late
 from ._plan import plan as plan
 from ._plan import rank_correlation as rank_correlation
 from ._plan import ranked as ranked
+from ._plan import retimed as retimed
 from ._plan import tied as tied
 from ._plan import to_verify as to_verify
 from ._pools import Pool as Pool

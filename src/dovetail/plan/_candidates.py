@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways to run a recipe on some hardware that are worth a prediction: mesh, microbatches, remat, precision."""
+"""All ways to run a recipe on some hardware that are worth a prediction: mesh, microbatches, remat."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dovetail.config import replace_all
 from dovetail.data import Input
 from dovetail.hardware import Hardware
 from dovetail.module import Module
-from dovetail.nn import POLICIES, DenseLinear, Float8Linear, with_remat
-from dovetail.parallel import MESH_AXES, divisors
+from dovetail.nn import POLICIES, with_remat
+from dovetail.parallel import divisors
 from dovetail.progress import phase
 from dovetail.train import Trainer, batch_shape
 
 from ._cost import REMAT, Run
 from ._estimate import Model, block_bytes, describe, kept_bytes, usable_bytes
-from ._layouts import Layouts, all_sizes, layers_in_loops, layouts, splits_layers
+from ._layouts import Layouts, all_sizes, layers_in_loops, layouts, parts_of, splits_layers
 
 NAMES = tuple(POLICIES)  # Of what is kept for the backward pass.
 _MICROBATCHES = 64  # The most that a batch is split into.
@@ -35,7 +34,6 @@ class Candidates(NamedTuple):
     staged: np.ndarray  # `mesh.microbatches`; 1 without a pipeline.
     rounds: np.ndarray
     remat: np.ndarray  # Places in `NAMES`.
-    bits: np.ndarray
     bytes: np.ndarray  # Of memory that a device needs, as estimated.
 
     def where(self, chosen: np.ndarray) -> "Candidates":
@@ -48,8 +46,8 @@ class Candidates(NamedTuple):
         """Which of them keep something in the memory of the host."""
         return self.remat == NAMES.index("offload_qkvo")
 
-    def run(self, rows: int) -> Run:
-        """Returns them as one run of arrays."""
+    def run(self, rows: int, bits: int) -> Run:
+        """Returns them as one run of arrays; `bits` are those of the factors of products."""
         codes = np.array([REMAT[name] for name in NAMES])
         return Run(
             sizes={axis: size.astype(float) for axis, size in self.sizes.items()},
@@ -57,7 +55,7 @@ class Candidates(NamedTuple):
             microbatches=(self.microbatches * self.staged).astype(float),
             rounds=self.rounds.astype(float),
             remat=codes[self.remat],
-            bits=self.bits.astype(float),
+            bits=np.full(len(self.remat), float(bits)),
         )
 
     def config(self, at: int, base: Trainer.Config, hardware: Hardware) -> Trainer.Config:
@@ -67,14 +65,7 @@ class Candidates(NamedTuple):
         inner = {axis: size // outer.get(axis, 1) for axis, size in sizes.items()}
         staged = int(self.staged[at]) if sizes["pipeline"] > 1 else None
         mesh = base.mesh.set(**inner, across_slices=outer, microbatches=staged, rounds=int(self.rounds[at]))
-        model = in_float8(base.model) if self.bits[at] == 8 else base.model
-        parts = int(self.microbatches[at])
-        return base.set(model=model, mesh=mesh, num_microbatches=parts, remat=NAMES[self.remat[at]])
-
-
-def in_float8(model: Module.Config) -> Module.Config:
-    """Returns the config of a model whose linear maps in layers are products of 8 bits."""
-    return replace_all(DenseLinear.Config, Float8Linear.Config(), at="*stack.*")(model)
+        return base.set(mesh=mesh, num_microbatches=int(self.microbatches[at]), remat=NAMES[self.remat[at]])
 
 
 def _across_slices(sizes: Mapping[str, int], hardware: Hardware) -> dict[str, int]:
@@ -91,7 +82,6 @@ def candidates(
     fixed: Mapping[str, Any] = {},
     *,
     policies: Sequence[str] = NAMES,
-    float8: bool = False,
     room: float = _ROOM,
 ) -> Candidates:
     """Returns all candidates that divide the model and its batch and whose estimate of memory a chip has.
@@ -101,31 +91,30 @@ def candidates(
         fixed: what may not be changed, by path, as in `{"remat": "full", "mesh.tensor": 8}`.
         policies: of what is kept for the backward pass.
         room: of the memory that a program can have, the highest estimate.
-        float8: whether products in 8 bits are candidates too: they are faster, and other numbers.
     """
     about = describe(cfg)
     loops = layers_in_loops(about.specs)
     batch = batch_shape(cfg.input.batch_specs())
     found = layouts(all_sizes(hardware.num_devices, about.experts, loops), about.specs, cfg.mesh.rules, batch)
     found = found.where(found.divides & _allowed(found.sizes, hardware, fixed))
+    groups = parts_of(found.sizes, cfg.mesh.rules.activations["batch"])  # Of devices, that share the rows.
     splits = [
         (i, *split)
         for i in range(len(found.held))
-        for split in _splits({axis: int(found.sizes[axis][i]) for axis in MESH_AXES}, batch.rows, loops)
+        for split in _splits(int(groups[i]), int(found.sizes["pipeline"][i]), batch.rows, loops)
     ]
     named = [name for name in policies if fixed.get("remat", name) == name]
-    bits = [16, 8] if float8 and "float8" in hardware.chip.peak else [16]
-    ways = [(*split, NAMES.index(name), b) for split in splits for name in named for b in bits]
-    mesh, microbatches, staged, rounds, remat, precision = np.array(ways or np.zeros((0, 6)), np.int64).T
+    ways = [(*split, NAMES.index(name)) for split in splits for name in named]
+    mesh, microbatches, staged, rounds, remat = np.array(ways or np.zeros((0, 5)), np.int64).T
     chosen = np.ones(len(mesh), bool)
     for path, values in (("num_microbatches", microbatches), ("mesh.microbatches", staged), ("mesh.rounds", rounds)):
         if fixed.get(path) is not None:
             chosen &= values == fixed[path]
     laid = found.where(mesh)
-    needed = _bytes(cfg, about, laid, microbatches, staged, remat)
+    needed = _bytes(cfg, about, laid, microbatches * groups[mesh], staged, remat)
     limit = usable_bytes(hardware)
     most = np.inf if limit is None else room * limit / hardware.chip.devices
-    all_of_them = Candidates(laid.sizes, microbatches, staged, rounds, remat, precision, needed)
+    all_of_them = Candidates(laid.sizes, microbatches, staged, rounds, remat, needed)
     return all_of_them.where(chosen & (needed <= most))
 
 
@@ -148,12 +137,11 @@ def _allowed(sizes: Mapping[str, np.ndarray], hardware: Hardware, fixed: Mapping
     return allowed
 
 
-def _splits(sizes: Mapping[str, int], rows: int, loops: Mapping[int, float]) -> Iterator[tuple[int, int, int]]:
+def _splits(groups: int, stages: int, rows: int, loops: Mapping[int, float]) -> Iterator[tuple[int, int, int]]:
     """Yields microbatches, those of a pipeline, and its rounds."""
-    mine, odd = divmod(rows, sizes["data"] * sizes["fsdp"] * sizes["expert"])
+    mine, odd = divmod(rows, groups)
     if odd:
         return
-    stages = sizes["pipeline"]
     if stages == 1:
         yield from ((parts, 1, 1) for parts in divisors(mine) if parts <= _MICROBATCHES)
         return
@@ -167,9 +155,9 @@ def _splits(sizes: Mapping[str, int], rows: int, loops: Mapping[int, float]) -> 
 def _bytes(
     cfg: Trainer.Config, about: Model, laid: Layouts, parts: np.ndarray, staged: np.ndarray, remat: np.ndarray
 ) -> np.ndarray:
-    """Returns the memory that each needs: what `estimate` says of one."""
+    """Returns the memory that each needs, what `estimate` says of one; `parts` are those of a batch at one time."""
     sizes = laid.sizes
-    rows = cfg.input.batch_size / (parts * sizes["data"] * sizes["fsdp"] * sizes["expert"])
+    rows = cfg.input.batch_size / parts
     kept = np.zeros(len(NAMES))
     for i in sorted(set(remat.tolist())):
         kept[i] = _kept(cfg.model, cfg.input, cfg.compute_dtype, NAMES[i])

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of many runs by arithmetic, with the constants of a chip."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import jax
 import numpy as np
 
-from dovetail.config import ConfigError, find
+from dovetail.aot import inner_programs
+from dovetail.config import ConfigError
+from dovetail.data import Input
 from dovetail.hardware import Hardware
-from dovetail.nn import Float8Linear
-from dovetail.train import Trainer
+from dovetail.module import Module, abstract
+from dovetail.ops import by_definition
+from dovetail.train import DTYPES, Trainer, abstract_batch, largest, loss_function
 
 from ._cost import REMAT, Constants, Machine, Numbers, Run, step_parts
 from ._measured import machine_of
@@ -94,8 +100,28 @@ class Chips:
 
 
 def bits_of(cfg: Trainer.Config) -> int:
-    """Returns in how many bits products in layers are computed."""
-    return 8 if find(cfg.model, Float8Linear.Config) else 16
+    """Returns in how many bits products in layers are computed, at most 16: as the traced program has them."""
+    return _bits(cfg.model, cfg.input.set(batch_size=1), cfg.compute_dtype)
+
+
+@functools.lru_cache(maxsize=128)
+def _bits(cfg: Module.Config, data: Input.Config, dtype: str) -> int:
+    model = cfg.build(path="model")
+    loss = loss_function(model, dtype=DTYPES[dtype])
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    with by_definition():
+        program = jax.make_jaxpr(loss)(abstract(model), abstract_batch(largest(data.batch_specs())), key)
+    return min(16, *_factors(program.jaxpr))
+
+
+def _factors(jaxpr: Any) -> Iterator[int]:
+    """Yields the bits of the narrower factor of each product of a program."""
+    yield 16
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield 8 * min(var.aval.dtype.itemsize for var in eqn.invars)
+        for inner in inner_programs(eqn.params):
+            yield from _factors(inner)
 
 
 def run_of(cfg: Trainer.Config) -> Run:

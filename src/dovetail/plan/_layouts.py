@@ -34,21 +34,27 @@ class Layouts(NamedTuple):
         return Layouts(sizes, self.divides[chosen], self.held[chosen], self.gathered[chosen])
 
 
-def all_sizes(devices: int, experts: int, loops: Mapping[int, float]) -> dict[str, np.ndarray]:
-    """Returns the sizes of all meshes that are worth a look; `loops` is that of `layers_in_loops`."""
+def all_sizes(devices: int, matrices: int, loops: Mapping[int, float]) -> dict[str, np.ndarray]:
+    """Returns the sizes of all meshes that are worth a look.
+
+    Args:
+        devices: that each mesh has.
+        matrices: that a layer has side by side, of which devices may hold different ones.
+        loops: that of `layers_in_loops`.
+    """
     sizes = divisors(devices)
-    stages = [n for n in sizes if n <= _STAGES and (n == 1 or splits_layers(loops, n))]
-    found = [
-        (pipeline, rest // fsdp, fsdp, expert, seq, tensor)
-        for tensor in (n for n in sizes if n <= _TENSOR)
-        for seq in (n for n in divisors(devices // tensor) if n <= _SEQ and n.bit_count() == 1)
-        for expert in (n for n in divisors(devices // (tensor * seq)) if experts % n == 0)
-        for pipeline in (n for n in stages if devices // (tensor * seq * expert) % n == 0)
-        for rest in (devices // (tensor * seq * expert * pipeline),)
-        for fsdp in divisors(rest)
-    ]
-    columns = np.array(found, np.int64).T
-    return dict(zip(MESH_AXES, columns, strict=True))
+    allowed = {
+        "tensor": [n for n in sizes if n <= _TENSOR],
+        "seq": [n for n in sizes if n <= _SEQ and n.bit_count() == 1],
+        "expert": [n for n in sizes if matrices % n == 0],
+        "pipeline": [n for n in sizes if n <= _STAGES and (n == 1 or splits_layers(loops, n))],
+        "fsdp": sizes,
+    }
+    found: list[dict[str, int]] = [{}]
+    for axis, options in allowed.items():
+        found = [{**mesh, axis: n} for mesh in found for n in options if devices % (n * math.prod(mesh.values())) == 0]
+    found = [{**mesh, "data": devices // math.prod(mesh.values())} for mesh in found]
+    return {axis: np.array([mesh[axis] for mesh in found], np.int64) for axis in MESH_AXES}
 
 
 def layers_in_loops(specs: Any) -> dict[int, float]:
@@ -78,7 +84,7 @@ def layouts(sizes: Sizes, specs: Any, rules: Rules, batch: BatchShape) -> Layout
         if stack:  # In a loop over layers.
             gathered += times * 2 * math.prod(shape[1:]) / np.prod(used[1:], 0)
     for name, size in batch.lengths.items():
-        divides &= size % _product(sizes, rules.activations[name]) == 0
+        divides &= size % parts_of(sizes, rules.activations[name]) == 0
     return Layouts(sizes, divides, held, gathered)
 
 
@@ -119,5 +125,6 @@ def _split(
             used[dim] *= 1 if axis in rules.gathered else split
 
 
-def _product(sizes: Sizes, axes: Sequence[str]) -> np.ndarray:
+def parts_of(sizes: Sizes, axes: Sequence[str]) -> np.ndarray:
+    """Returns into how many parts mesh axes split something."""
     return math.prod((sizes[axis] for axis in axes), start=np.ones(1, np.int64))

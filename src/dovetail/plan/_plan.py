@@ -54,21 +54,19 @@ class Row(NamedTuple):
     compiled_gib: float | None = None
     compiled_seconds: float | None = None
     problem: str = ""  # Why it could not be compiled.
+    overrides: tuple[str, ...] = ()  # What else it changes in the recipe.
 
     def value(self, by: By) -> float:
         """Returns what it is ranked by; infinite where that is not known."""
         found = {"time": self.days, "cost": self.cost, "energy": self.energy}[by]
         return math.inf if found is None else found
 
-    def timed(self, units: int, wanted: Wanted, seconds: float) -> "Row":
-        """Returns it with another time of a step."""
-        return _row(self, units, wanted, seconds)
-
 
 class Plan(NamedTuple):
     """Ways to train, the best first."""
 
     unit: str
+    units: int  # Of a step.
     wanted: Wanted
     rows: list[Row]
     skipped: Mapping[str, str]  # Why some hardware has none, by its name.
@@ -83,7 +81,6 @@ def plan(
     fixed: Mapping[str, Any] = {},
     *,
     changes: Any = None,
-    float8: bool = False,
 ) -> Plan:
     """Returns the best ways to train a recipe on pools of chips, by prediction alone.
 
@@ -93,7 +90,6 @@ def plan(
         wanted: what it is ranked by.
         fixed: what may not be changed, by path, as in `{"remat": "full", "mesh.tensor": 8}`.
         changes: is applied to what the mesh rules make of the config, as overrides of a user are.
-        float8: whether products in 8 bits are candidates too.
     """
     _check_known(pools, wanted.by)
     spec = largest(cfg.input.batch_specs())
@@ -104,7 +100,7 @@ def plan(
                 with phase(f"asking the mesh rules for {hardware.name}"):
                     base = on_hardware(cfg, hardware.name)
                     base = changes(base) if changes else base
-                found = search(base, hardware, fixed, policies=policies_for(base, hardware), float8=float8)
+                found = search(base, hardware, fixed, policies=policies_for(base, hardware))
                 counted += len(found.seconds)
                 rows += [_of(found, pool, at, spec.num_units, wanted) for at in _finalists(found)]
                 if not len(found.seconds):
@@ -115,7 +111,7 @@ def plan(
         reasons = "".join(f"\n  {name}: {_first_line(why)}" for name, why in skipped.items())
         raise ConfigError(f"there is no plan: on none of the hardware does it fit.{reasons}")
     notes = [note for pool in pools for note in pool.assumptions()]
-    return Plan(spec.unit, wanted, ranked(rows, wanted), skipped, counted, notes)
+    return Plan(spec.unit, spec.num_units, wanted, ranked(rows, wanted), skipped, counted, notes)
 
 
 def ranked(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
@@ -126,6 +122,28 @@ def ranked(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
         return not row.fits, late, row.days if late else row.value(wanted.by)
 
     return sorted(rows, key=key)
+
+
+def retimed(found: Plan, rows: Sequence[Row]) -> Plan:
+    """Returns a plan with other rows, in order of their times by compiled programs, where there are some.
+
+    Rows that were not compiled take longer than predicted by as much as those of the same chip did, at the median.
+    """
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        if row.compiled_seconds:
+            ratios.setdefault(row.hardware.chip.name, []).append(row.compiled_seconds / row.seconds)
+    slower = {chip: float(np.median(each)) for chip, each in ratios.items()}
+    timed = [
+        _row(
+            row,
+            found.units,
+            found.wanted,
+            row.compiled_seconds or row.seconds * slower.get(row.hardware.chip.name, 1.0),
+        )
+        for row in rows
+    ]
+    return found._replace(rows=ranked(timed, found.wanted))
 
 
 def is_late(row: Row, wanted: Wanted) -> bool:
@@ -140,7 +158,7 @@ def tied(row: Row, best: Row, by: By) -> bool:
 
 
 def to_verify(found: Plan, count: int) -> list[int]:
-    """Returns the best row, and of those within a tenth of it the ones that differ most."""
+    """Returns the best row, of those within a tenth of it the ones that differ most, and what the mesh rules choose."""
     best = found.rows[0].value(found.wanted.by)
     near = [
         i
@@ -149,7 +167,9 @@ def to_verify(found: Plan, count: int) -> list[int]:
     ] or [0]
     names = sorted({found.rows[i].hardware.name for i in near})
     points = [(*found.rows[i].features, 4.0 * names.index(found.rows[i].hardware.name)) for i in near]
-    return [near[i] for i in most_different(np.array(points), count)]
+    chosen = [near[i] for i in most_different(np.array(points), count)]
+    rules = [i for i, row in enumerate(found.rows) if row.by_rules and row.hardware == found.rows[0].hardware]
+    return list(dict.fromkeys([*chosen, *(rules if count > 1 else [])]))
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -13,7 +13,7 @@ from dovetail.progress import phase
 from dovetail.train import Trainer, batch_shape
 
 from ._candidates import NAMES, Candidates, candidates
-from ._fast import Chips, parts_of_step, run_of, seconds_of
+from ._fast import Chips, bits_of, parts_of_step, run_of, seconds_of
 from ._work import Work, work_of
 
 TIE = 0.03  # Predictions that differ by less do not say which is faster.
@@ -27,6 +27,7 @@ class Found(NamedTuple):
     hardware: Hardware
     chips: Chips
     work: Work
+    bits: int  # Of the factors of products in layers.
     candidates: Candidates
     seconds: np.ndarray
 
@@ -37,7 +38,7 @@ class Found(NamedTuple):
     def parts(self, at: int) -> dict[str, float]:
         """Returns the seconds of each part of a step."""
         one = self.candidates.where(np.array([at]))
-        found = parts_of_step(self.work, one.run(self.base.input.batch_size), self.chips, one.offloaded)
+        found = parts_of_step(self.work, one.run(self.base.input.batch_size, self.bits), self.chips, one.offloaded)
         return {name: float(value) for name, value in ((k, np.ravel(v)[0]) for k, v in found.items()) if value > 0}
 
     def seconds_of(self, cfg: Trainer.Config) -> float:
@@ -57,15 +58,16 @@ class Found(NamedTuple):
 def search(base: Trainer.Config, hardware: Hardware, fixed: Mapping[str, Any] = {}, **options: Any) -> Found:
     """Returns all candidates that fit, the fastest first; `base` is what the mesh rules made.
 
-    `fixed` and `options` are those of `candidates`. What is predicted to be equal is in the order of simplicity: few axes, few microbatches, nothing on the host.
+    `fixed` and `options` are those of `candidates`. What is predicted to be equal is in the order of simplicity: few
+    axes, few microbatches, nothing on the host.
     """
-    chips, work = Chips(hardware), work_of(base)
+    chips, work, bits = Chips(hardware), work_of(base), bits_of(base)
     found = candidates(base, hardware, fixed, **options)
     with phase(f"predicting {len(found.bytes):,} ways to run on {hardware.name}"):
-        seconds = seconds_of(work, found.run(base.input.batch_size), chips, found.offloaded)
+        seconds = seconds_of(work, found.run(base.input.batch_size, bits), chips, found.offloaded)
     keys = [found.bytes, found.rounds, *_simplicity(found), np.round(seconds, 9)]  # The last counts first.
     order = np.lexsort(np.stack(keys))
-    return Found(base, hardware, chips, work, found.where(order), seconds[order])
+    return Found(base, hardware, chips, work, bits, found.where(order), seconds[order])
 
 
 def is_tie(a: float, b: float) -> bool:
@@ -114,7 +116,7 @@ def most_different(points: np.ndarray, count: int) -> list[int]:
 def _features(found: Candidates) -> np.ndarray:
     """Returns what makes candidates different: logarithms of sizes, and what is kept."""
     sizes = [np.log2(size) for size in found.sizes.values()]
-    counts = [np.log2(found.microbatches * found.staged), np.log2(found.rounds), 2.0 * found.remat, found.bits / 4]
+    counts = [np.log2(found.microbatches * found.staged), np.log2(found.rounds), 2.0 * found.remat]
     return np.stack([*sizes, *counts], -1)
 
 
@@ -131,6 +133,6 @@ def place_of(found: Found, cfg: Trainer.Config) -> int | None:
     for axis, size in cfg.mesh.sizes.items():
         same &= mine.sizes[axis] == size
     same &= (mine.microbatches == cfg.num_microbatches) & (mine.staged == cfg.mesh.num_microbatches)
-    same &= (mine.rounds == cfg.mesh.rounds) & (mine.remat == NAMES.index(cfg.remat or "save_all")) & (mine.bits == 16)
+    same &= (mine.rounds == cfg.mesh.rounds) & (mine.remat == NAMES.index(cfg.remat or "save_all"))
     places: Sequence[int] = np.flatnonzero(same).tolist()
     return places[0] if places else None

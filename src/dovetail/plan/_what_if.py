@@ -79,12 +79,12 @@ def _of_the_run(cfg: Trainer.Config) -> Iterator[tuple[str, Trainer.Config, tupl
 
 def _neighbours(cfg: Trainer.Config) -> Iterator[Mesh]:
     """Yields meshes with half the size along one axis, and twice the size along another."""
-    mesh, experts = cfg.mesh, describe(cfg).experts
+    mesh, several = cfg.mesh, describe(cfg).experts > 1
     for less in MESH_AXES:
         if getattr(mesh, less) % 2:
             continue
         for more in MESH_AXES:
-            if more == less or (more == "expert" and experts == 1):
+            if more == less or (more == "expert" and not several):
                 continue
             sizes = {less: getattr(mesh, less) // 2, more: 2 * getattr(mesh, more)}
             stages = sizes.get("pipeline", mesh.pipeline)
@@ -105,7 +105,7 @@ def _of_the_chips(work: Work, chips: Chips) -> Iterator[tuple[str, Chips]]:
     yield "perfect overlap of collectives", chips.changed(constants=hidden)
     yield "attention at the speed of products", chips.changed(constants={"attention": k.reached})
     if work.sparse and k.grouped < 1:
-        yield "products of experts at the speed of others", chips.changed(constants={"grouped": 1.0})
+        yield "products of many matrices at the speed of others", chips.changed(constants={"grouped": 1.0})
 
 
 def by_path(cfg: Trainer.Config, hardware: Hardware) -> dict[str, float]:
