@@ -4,19 +4,32 @@
 import functools
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.plan import Pool, Wanted, is_late, plan, pools_on, rank_correlation, ranked, retimed, tied, to_verify
+from dovetail.plan import (
+    Plan,
+    Pool,
+    Wanted,
+    is_late,
+    plan,
+    pools_on,
+    rank_correlation,
+    ranked,
+    retimed,
+    tied,
+    to_verify,
+)
 from dovetail.plan._search import is_tie
 from dovetail.zoo import recipe
 
 
 @functools.cache
-def planned(by="time", deadline=None):
+def planned(by: Any = "time", deadline: float | None = None) -> Plan:
     wanted = Wanted(1e12, by, deadline)
     return plan(recipe("llama2-7b"), pools_on(["tpu-v5p-64", "gpu-h100-64", "gpu-h100-32"]), wanted)
 
@@ -35,6 +48,8 @@ def test_days_cost_and_energy_follow_from_the_step():
     steps = 1e12 / (cfg.input.batch_size * 4096)
     hours = steps * row.seconds / 3600 / pool.goodput(64).share
     assert math.isclose(row.days * 24, hours)
+    assert row.cost is not None
+    assert row.energy is not None
     assert math.isclose(row.cost, hours * 64 * 6.88)
     assert math.isclose(row.energy, hours * 64 * 700 * 1.4 / 1e6)
     assert row.interval[0] < row.seconds < row.interval[1]
@@ -51,7 +66,7 @@ def test_what_misses_the_deadline_comes_last_and_the_cheapest_that_meets_it_firs
     assert not all(late)
     assert late == sorted(late)
     in_time = [row for row in found.rows if not is_late(row, found.wanted)]
-    assert in_time[0].cost == min(row.cost for row in in_time)
+    assert in_time[0].cost == min(row.value("cost") for row in in_time)
 
 
 def test_what_the_mesh_rules_choose_is_a_row_of_each_hardware_and_never_better():

@@ -34,5 +34,5 @@ def test_the_picture_is_svg_with_a_line_for_each_curve_and_way_to_recover():
     root = ET.fromstring(picture(curves, (64, 128), "llama2-7b"))
     lines = [each for each in root if each.tag.endswith("polyline")]
     assert len(lines) == 6
-    y = [float(line.get("points").split()[0].split(",")[1]) for line in lines[:3]]
+    y = [float(str(line.get("points")).split()[0].split(",")[1]) for line in lines[:3]]
     assert y == sorted(y)  # Alone, from memory, from storage: each lower than the one before.
