@@ -136,8 +136,8 @@ def _resolve(args: Any) -> None:
     for name in filter(None, names):
         name, _, on = name.partition("@")
         on = on or getattr(args, "on", None)
-        if on:
-            hardware(on)
+        for each in on.split(",") if on else []:  # Several are for `plan`.
+            hardware(each)
         if name.endswith(".py") or ":" in name:
             continue
         cfg = resolve(_STAND_IN if name.startswith("runs/") else name, given, getattr(args, "mesh", None)).cfg

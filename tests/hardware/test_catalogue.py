@@ -27,6 +27,7 @@ def test_every_figure_has_a_source(chip):
         "sizes": chip.host or chip.torus,
         "target": chip.target,
         "price": chip.price,
+        "power": chip.watts,
     }
     assert set(chip.source) == {group for group, figures in groups.items() if figures}
     assert all(chip.source.values())

@@ -7,6 +7,7 @@ import pytest
 
 from dovetail.config import ConfigError, from_json, to_json
 from dovetail.parallel import MESH_AXES, Mesh, parse_mesh, shrink
+from support import compilers
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,24 @@ def test_a_mesh_shrinks_to_the_devices_there_are_and_keeps_what_splits_parameter
 def test_a_mesh_that_shrinks_to_one_stage_has_no_rounds():
     mesh = parse_mesh("pipeline=2", Mesh(rounds=2, microbatches=4))
     assert shrink(mesh, 1) == Mesh()
+
+
+_ON_A_TORUS = """
+import sys
+from dovetail.aot import described_devices
+from dovetail.hardware import hardware
+from dovetail.parallel import parse_mesh
+
+devices = described_devices(hardware(sys.argv[1]))
+for text in sys.argv[2:]:
+    found = parse_mesh(text).on(devices).devices
+    pairs = zip(found[..., 0].flat, found[..., 1].flat)
+    apart = [sum(abs(a - b) for a, b in zip(x.coords, y.coords)) for x, y in pairs]
+    print(text, len({device.id for device in found.flat}), set(apart))
+"""
+
+
+def test_an_axis_that_is_no_whole_dimension_of_a_torus_is_a_part_of_one():
+    """JAX by itself refuses these: 16 x 16 chips have no dimension of 2 or of 4."""
+    printed = compilers.run("tpu", _ON_A_TORUS, "tpu-v6e-256", "fsdp=128,tensor=2", "fsdp=64,tensor=4").splitlines()
+    assert printed == ["fsdp=128,tensor=2 256 {1}", "fsdp=64,tensor=4 256 {1}"]

@@ -8,8 +8,12 @@ from dovetail.hardware import hardware
 from dovetail.module import specs
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
 from dovetail.parallel import check_fit
-from dovetail.plan import MESH_RULES, Fitted, on_hardware
+from dovetail.plan import MESH_RULES, Fitted, estimate, on_hardware
+from dovetail.plan._cost import step_parts
 from dovetail.plan._estimate import activation_bytes, describe, gathered_bytes, state_bytes
+from dovetail.plan._fast import Chips
+from dovetail.plan._predict import run_of
+from dovetail.plan._work import work_of
 from dovetail.train import batch_shape, largest
 from dovetail.zoo import RECIPES, recipe
 
@@ -89,12 +93,29 @@ def test_experts_are_split_where_a_layer_of_them_is_too_large():
 
 def test_less_memory_means_less_is_kept():
     """The same model on chips with less memory: more microbatches, or a smaller remat policy."""
-    kept = [
-        (on_hardware(recipe("llama3-8b"), name).num_microbatches, on_hardware(recipe("llama3-8b"), name).remat)
-        for name in ("tpu-v5p-32", "tpu-v6e-16", "tpu-v5e-16")
+    runs = [(on_hardware(recipe("llama3-8b"), on), on) for on in ("tpu-v5p-32", "tpu-v6e-16", "tpu-v5e-16")]
+    kept = [estimate(cfg, hardware(on)).activations_gib for cfg, on in runs]
+    assert kept == sorted(kept, reverse=True)
+    assert len({(cfg.num_microbatches, cfg.remat) for cfg, _ in runs}) == 3
+
+
+def test_more_microbatches_are_taken_where_they_leave_room_to_compute_less_again():
+    """By the compiler, two microbatches fit: 62.8 of 95.7 GiB, and 1.05 times the operations of the model, not 1.25."""
+    cfg = on_hardware(recipe("llama2-70b"), "tpu-v5p-1024")
+    assert (cfg.mesh.text(), cfg.num_microbatches, cfg.remat) == ("fsdp=512", 2, "save_dots")
+
+
+@pytest.mark.parametrize("on", ["tpu-v5e-256", "gpu-h100-512", "gpu-a100-64", "trn2-64"])
+def test_what_was_found_faster_is_predicted_to_be_and_fits(on, monkeypatch):
+    faster, hw = on_hardware(recipe("llama2-7b"), on), hardware(on)
+    monkeypatch.setattr(Fitted, "_faster", lambda self, cfg, hardware: cfg)
+    before = on_hardware(recipe("llama2-7b"), on)
+    times = [
+        sum(step_parts(work_of(cfg), run_of(cfg), Chips(hw).machine, Chips(hw).constants).values())
+        for cfg in (faster, before)
     ]
-    assert [parts for parts, _ in kept] == sorted(parts for parts, _ in kept)
-    assert len(set(kept)) == 3
+    assert faster == before or times[0] < 0.97 * times[1]
+    assert estimate(faster, hw).fits
 
 
 @pytest.mark.parametrize("name, on", [("llama3.1-405b", "gpu-h100-16384"), ("llama2-70b", "gpu-h100-4096")])

@@ -13,6 +13,7 @@ from ._compile import versions as versions
 from ._flops import KernelCall as KernelCall
 from ._flops import count_flops as count_flops
 from ._flops import count_kernel_flops as count_kernel_flops
+from ._flops import inner_programs as inner_programs
 from ._flops import kernel_calls as kernel_calls
 from ._hlo import Hlo as Hlo
 from ._hlo import Instruction as Instruction

@@ -22,6 +22,9 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--no-cache", action="store_true", help="compile again, though config and versions are the same"
     )
     parser.add_argument(
+        "--no-suggestions", action="store_true", help="if it does not fit, do not compile more to find what does"
+    )
+    parser.add_argument(
         "--serve", action="store_true", help="of serving, not of training: serving.slots=16 and others say how"
     )
     parser.set_defaults(run=_compile)
@@ -39,7 +42,7 @@ def _compile(args: argparse.Namespace) -> int:
     run = resolve(args.recipe, args.overrides, on=args.on, devices=virtual, weights=False)
     from dovetail.plan import compiled
 
-    report, cached = compiled(run.cfg, found, use_cache=not args.no_cache)
+    report, cached = compiled(run.cfg, found, use_cache=not args.no_cache, suggest=not args.no_suggestions)
     if args.json:
         print(json.dumps({"recipe": args.recipe, **_named(report), "cached": cached}, indent=2))
     else:

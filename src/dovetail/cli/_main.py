@@ -22,7 +22,7 @@ from ._table import printable
 # Commands that compute: they start again with faster settings of the host, where there are any.
 _COMPUTES = ("train", "eval", "generate", "serve", "import", "export", "bench")
 # Commands that make their user wait, and say for what.
-_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "serve", "import", "export", "compile", "predict")
+_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "serve", "import", "export", "compile", "predict", "plan")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

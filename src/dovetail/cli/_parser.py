@@ -15,6 +15,7 @@ from ._generate import add_generate
 from ._import import add_import
 from ._list import add_list
 from ._loc import add_loc
+from ._plan import add_plan
 from ._predict import add_predict
 from ._serve import add_serve
 from ._show import add_show
@@ -24,7 +25,7 @@ _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kern
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _CODE = "a file, or a module, with code of your own that the config of a run names"
-_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "serve", "compile", "predict", "export")
+_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "serve", "compile", "predict", "plan", "export")
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, hf:DIRECTORY, or the directory of a run",
     "run_directory": "the directory of a run, or hf:DIRECTORY for a published model",
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add_compile(command("compile", "Compile a recipe for chips that need not be here, and report.", recipe="recipe"))
     predict = "Predict the time and cost of a training step on chips."
     add_predict(command("predict", predict, recipe="recipe", optional=True))
+    add_plan(command("plan", "Find the best way to train a recipe on chips that can be had.", recipe="recipe"))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))

@@ -12,6 +12,7 @@ from dovetail.progress import phase
 from ._calibrate import observed
 from ._resolve import resolve
 from ._score import score_table
+from ._what_if import add_what_if, print_what_if
 
 _SHOWN = 8  # Config paths.
 
@@ -26,6 +27,7 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", nargs="+", default=[], metavar="RUN", help="directories of runs on such chips, to correct it by"
     )
+    add_what_if(parser)
     parser.set_defaults(run=_predict)
 
 
@@ -47,6 +49,8 @@ def _predict(args: argparse.Namespace) -> int:
     from dovetail.plan import calibrated, predicted
 
     assert run.hardware is not None
+    if args.what_if:
+        return print_what_if(args.recipe, run.cfg, run.hardware, as_json=args.json)
     with phase("tracing"):
         # Runs are compared with what is predicted of them from traced programs, so that is what they correct.
         found = predicted(run.cfg, run.hardware, fast=args.fast or bool(runs))

@@ -57,12 +57,12 @@ class Chip(ConfigBase):
     domain: int | None = None  # Chips that fast links join.
     peak: Mapping[str, float] = {}  # FLOP/s by dtype; float8 is any of its formats.
     family: str | None = None  # Of chips that reach the same share of their peak; None: it has none but itself.
-    watts: float | None = None  # At most.
     hbm_bytes: int | None = None  # That a program can have.
     hbm_bandwidth: float | None = None  # Bytes/s.
     links: int | None = None  # Fast ones, to other chips.
     link_bandwidth: float | None = None  # Bytes/s of one of them, each way.
     network: float | None = None  # Bytes/s of its share of the network between slices, each way.
+    watts: float | None = None  # At full load.
     price: float | None = None  # US dollars an hour, on demand.
     torus: Torus | None = None
     target: Target | None = None

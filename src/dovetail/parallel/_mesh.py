@@ -161,7 +161,17 @@ def _arranged(inner: Sequence[int], outer: Sequence[int], devices: list[Any]) ->
         pairs = [axis + part * len(inner) for axis in range(len(inner)) for part in (0, 1)]
         split = np.array(devices).reshape([*outer, *inner]).transpose(pairs)
         return split.reshape([a * b for a, b in zip(outer, inner, strict=True)])
+    try:
+        return _on_links(inner, outer, devices, split=False)
+    except NotImplementedError:  # No axis has as many devices as a dimension of the torus: take parts of dimensions.
+        return _on_links(inner, outer, devices, split=True)
+
+
+def _on_links(inner: Sequence[int], outer: Sequence[int], devices: list[Any], *, split: bool) -> np.ndarray:
+    """Returns the devices so that neighbours have links; `split`: an axis may be a part of a dimension of a torus."""
     if math.prod(outer) == 1:
-        return mesh_utils.create_device_mesh(inner, devices)
+        return mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=split)
     one_slice = len({getattr(device, "slice_index", 0) for device in devices}) == 1
-    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, process_is_granule=one_slice)
+    return mesh_utils.create_hybrid_device_mesh(
+        inner, outer, devices, process_is_granule=one_slice, allow_split_physical_axes=split
+    )

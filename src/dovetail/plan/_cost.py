@@ -26,6 +26,10 @@ REMAT: Mapping[str, int] = {
 }
 
 
+HOST_BANDWIDTH = 16e9  # Bytes/s of a chip to the memory of its host: that of TPU v4; of others none is published.
+_BESIDE_HOST = 0.8  # Of these transfers, what runs beside other work.
+
+
 class Constants(NamedTuple):
     """What was fitted to published steps: `constants.toml` says of each what it is, and from what it was found."""
 
@@ -66,6 +70,7 @@ class Machine(NamedTuple):
     network: Numbers  # To others.
     domain: Numbers  # Chips that fast links join.
     torus: Numbers  # Its dimensions; 0: a switch.
+    host: Numbers = HOST_BANDWIDTH  # To the memory of its host.
 
 
 class Run(NamedTuple):
@@ -84,6 +89,7 @@ class Run(NamedTuple):
     # with experts until it knows how many rows they get.
     eager: Numbers = False
     waits: Numbers = False
+    offloaded: Numbers = False  # Whether what is kept of mixers goes to the memory of the host and back.
 
     @property
     def devices(self) -> Numbers:
@@ -111,6 +117,9 @@ def step_parts(work: Work, run: Run, machine: Machine, k: Constants) -> dict[str
         body = body + (parts[f"exposed, {axis}"] if axis != "data" else 0.0)
     started = k.layer_seconds * work.depth * run.eager + k.sparse_seconds * work.sparse * run.waits
     host = run.microbatches * started / sizes["pipeline"]
+    moved = 2 * work.mixed * _rows_here(run) / machine.host
+    parts["exposed, host memory"] = run.offloaded * (moved - np.minimum(_BESIDE_HOST * moved, products + attention))
+    body = body + parts["exposed, host memory"]
     parts["host"] = (body**4 + host**4) ** 0.25 - body
     waits = (sizes["pipeline"] - 1) / (run.microbatches * run.rounds)
     parts["pipeline bubble"] = (body + parts["host"]) * waits

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules for each family of hardware. None of them knows a model."""
 
-from dovetail.hardware import MeshRule, hardware, rule_for
+from dovetail.config import find
+from dovetail.hardware import Hardware, MeshRule, hardware, rule_for
+from dovetail.nn import POLICIES
 from dovetail.ops import (
     BlockedGroupedMatmul,
     BlockwiseAttention,
@@ -56,6 +58,13 @@ _CPU = Fitted.Config(
     remat=("save_all",),
 )
 MESH_RULES: tuple[MeshRule.Config, ...] = (_TPU, _GPU, _TRAINIUM, _CPU)
+
+
+def policies_for(cfg: Trainer.Config, hardware: Hardware) -> list[str]:
+    """Returns what a run there may keep for the backward pass: all that stays on the chip, and what its rule names."""
+    rule = rule_for((*cfg.mesh_rules, *MESH_RULES), hardware)
+    named = {name for _, found in find(rule, Fitted.Config) for name in found.remat}
+    return [name for name in POLICIES if "offload" not in name or name in named]
 
 
 def on_hardware(cfg: Trainer.Config, name: str) -> Trainer.Config:

@@ -12,7 +12,7 @@ from dovetail.hardware import Hardware
 from dovetail.train import Trainer, size_of
 
 from ._constants import constants_of, interval_of, is_known
-from ._cost import REMAT, Run, step_parts
+from ._cost import HOST_BANDWIDTH, REMAT, Run, step_parts
 from ._measured import UNKNOWN_LINKS, machine_of
 from ._work import work_of
 
@@ -108,7 +108,8 @@ def run_of(cfg: Trainer.Config) -> Run:
         microbatches=float(cfg.num_microbatches * mesh.num_microbatches),
         rounds=float(mesh.rounds),
         remat=REMAT[cfg.remat or "save_all"],
-        bits=16.0,
+        bits=16.0,  # At most; those of the traced program count.
+        offloaded=bool(cfg.remat and cfg.remat.startswith("offload")),
     )
 
 
@@ -122,7 +123,7 @@ def _assumptions(cfg: Trainer.Config, hardware: Hardware) -> list[str]:
     if cfg.remat is None:
         found.append("nothing is computed again in the backward pass")
     if cfg.remat and cfg.remat.startswith("offload"):
-        found.append("what is offloaded to the host takes no time of its own")
+        found.append(f"the memory of the host is read and written at {HOST_BANDWIDTH / 1e9:.0f} GB/s a chip")
     if cfg.compute_dtype == "float32":
         found.append("products in float32 are as fast as in bfloat16")
     return found

@@ -10,17 +10,20 @@ from dovetail.config import REQUIRED, ConfigBase, ConfigError, replace_all
 from dovetail.hardware import Hardware, MeshRule
 from dovetail.nn import RematPolicy
 from dovetail.ops import AttentionKernel, GroupedMatmul, PreferredAttention, PreferredGroupedMatmul
-from dovetail.parallel import BatchShape, Mesh, divisors, fits
+from dovetail.parallel import MESH_AXES, BatchShape, Mesh, divisors, fits
 from dovetail.train import Trainer, batch_shape, largest
 
 from ._advice import advice
-from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes
+from ._estimate import Model, activation_bytes, describe, gathered_bytes, memory_of, state_bytes, usable_bytes
+from ._search import search, simplest
 
 _C = TypeVar("_C", bound=ConfigBase)
 _MICROBATCHES = 64  # The most that a rule splits a batch into.
 _REACHED = 0.5  # Of its peak, what a chip reaches.
 _BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
 _ROUNDS = 16  # ... if there are so many rounds at most.
+_SAVED = 0.03  # Of a step, by prediction, what other remat and microbatches have to save,
+_SAVED_BY_MESH = 0.10  # and another mesh.
 
 
 class Fitted(MeshRule):
@@ -35,6 +38,9 @@ class Fitted(MeshRule):
 
     Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
     the estimate is below `memory`.
+
+    Of that, what a search by predicted time finds to be clearly faster takes the place: most often more microbatches,
+    which leave room to compute less again in the backward pass.
     """
 
     class Config(MeshRule.Config):
@@ -59,7 +65,26 @@ class Fitted(MeshRule):
         about = describe(cfg)
         mesh = self._mesh(cfg, about, hardware)
         parts, remat = self._memory(cfg, about, mesh, hardware)
-        return cfg.set(mesh=mesh, num_microbatches=parts, remat=remat)
+        return self._faster(cfg.set(mesh=mesh, num_microbatches=parts, remat=remat), hardware)
+
+    def _faster(self, cfg: Trainer.Config, hardware: Hardware) -> Trainer.Config:
+        """Returns a way to run that is predicted to be clearly faster, if there is one: the simplest of the fastest.
+
+        First remat and microbatches, then the mesh too, but for what predictions were least compared with: stages and
+        sequences are split as they were, and experts no further over a slow network.
+        """
+        chip = hardware.chip
+        if not (chip.peak.get("bfloat16") and chip.hbm_bandwidth and chip.hbm_bytes) or cfg.mesh.pipeline > 1:
+            return cfg
+        room = self.cfg.memory * chip.hbm_bytes / (usable_bytes(hardware) or chip.hbm_bytes)
+        stay = ("pipeline", "seq") if chip.torus is not None else ("pipeline", "seq", "expert")
+        for axes, gain in ((MESH_AXES, _SAVED), (stay, _SAVED_BY_MESH)):
+            fixed = {f"mesh.{axis}": cfg.mesh.sizes[axis] for axis in axes}
+            found = search(cfg, hardware, fixed, policies=self.cfg.remat, room=room)
+            at = simplest(found)
+            if at is not None and found.seconds[at] < (1 - gain) * found.seconds_of(cfg):
+                cfg = found.config(at)
+        return cfg
 
     def _mesh(self, cfg: Trainer.Config, model: Model, hardware: Hardware) -> Mesh:
         declared = cfg.input.batch_specs()

@@ -32,13 +32,13 @@ from dovetail.module import abstract, specs
 from dovetail.train import DTYPES, Trainer, abstract_batch, largest, loss_function
 
 from ._constants import constants_of, is_known
+from ._cost import HOST_BANDWIDTH
 from ._links import Links
 from ._report import Lowered
 
 # Of the peak, attention that the mask lets through: forward, backward. Of a TPU by the instructions of the kernel
 # (blocks of 1024 and 512, a fifth of them in vain), of GPUs as fitted to published steps.
 _ATTENTION = {"tpu": (0.51, 0.78)}
-_HOST_BANDWIDTH = 16e9  # Bytes/s of a chip to the memory of its host, each way: that of TPU v4, for all.
 _LAUNCH = 3e-6  # Seconds in which a host starts an operation of a GPU.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "after-all", "opt-barrier")
 _NO_WORK = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "annotate_device_placement")
@@ -159,7 +159,7 @@ class _Costs:
                 f"attention reaches {forward} of the peak forward, {backward} backward, without what is masked"
             )
         if self.used["host"]:
-            found.append(f"the memory of the host is read and written at {_HOST_BANDWIDTH / 1e9:.0f} GB/s a chip each")
+            found.append(f"the memory of the host is read and written at {HOST_BANDWIDTH / 1e9:.0f} GB/s a chip each")
         found.append(f"all else moves its bytes at {self.fitted.memory} of the memory's bandwidth")
         if self.without:
             kinds = ", ".join(f"{name} ({count} times)" for name, count in self.without.most_common())
@@ -172,7 +172,7 @@ class _Costs:
         if _HOST in each.shape:
             self.used["host"] = True
             written = each.opcode.startswith("dynamic-update") or _HOST in each.shape.partition("}")[0]
-            return Cost("host", size / _HOST_BANDWIDTH, "to the host" if written else "from the host")
+            return Cost("host", size / HOST_BANDWIDTH, "to the host" if written else "from the host")
         return Cost("memory traffic", size / self.memory, "memory")
 
     def _custom_call(self, each: Instruction) -> Cost | None:

@@ -7,6 +7,7 @@ ways to run the same model are a few products of arrays. No model is known by na
 
 import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -87,20 +88,57 @@ class Work(NamedTuple):
 
 def work_of(cfg: Trainer.Config) -> Work:
     """Returns what one row of the input takes; nothing is compiled."""
-    rules = cfg.mesh.rules
-    return _traced(cfg.model, cfg.input.set(batch_size=1), cfg.compute_dtype, Mesh(rules=rules))
+    return _work(*_key(cfg))
+
+
+def works_by_path(cfg: Trainer.Config) -> Iterator[tuple[str, Work]]:
+    """Yields, for each config path, the work with only the products, kernels and memory passes of that path."""
+    found, tree, layout = _traced(*_key(cfg))
+    whole, owners = work_of(cfg), _owners(tree, layout)
+    scopes = {each.scope for each in (*found.products, *found.kernels)} | set(found.traffic) | set(found.moved)
+    paths: dict[str, set[str]] = defaultdict(set)
+    for scope in scopes:
+        paths[config_path([scope], tree) or "other"].add(scope)
+    for path, inside in paths.items():
+        products = [_Placed.of(each, tree, owners).row() for each in found.products if each.scope in inside]
+        yield (
+            path,
+            whole._replace(
+                products=_products(products) if products else whole.products._replace(times=0 * whole.products.times),
+                kernels=_kernels([each for each in found.kernels if each.scope in inside]),
+                traffic=float(sum(size for scope, size in found.traffic.items() if scope in inside)),
+                moved=float(sum(size for scope, size in found.moved.items() if scope in inside)),
+            ),
+        )
+
+
+_Key = tuple[Module.Config, Input.Config, str, Mesh]
+
+
+def _key(cfg: Trainer.Config) -> _Key:
+    """Returns what a trace depends on."""
+    return cfg.model, cfg.input.set(batch_size=1), cfg.compute_dtype, Mesh(rules=cfg.mesh.rules)
 
 
 @functools.lru_cache(maxsize=128)
-def _traced(cfg: Module.Config, data: Input.Config, dtype: str, mesh: Mesh) -> Work:
+def _work(cfg: Module.Config, data: Input.Config, dtype: str, mesh: Mesh) -> Work:
+    return _summed(*_traced(cfg, data, dtype, mesh))
+
+
+@functools.lru_cache(maxsize=128)
+def _traced(cfg: Module.Config, data: Input.Config, dtype: str, mesh: Mesh) -> tuple[Operations, Any, MeshLayout]:
+    """Returns what a model does, the specs of its parameters, and how any mesh would lay them out."""
     model = cfg.build(path="model")
-    tree = specs(model)
     loss = loss_function(model, dtype=DTYPES[dtype])
     key = jax.eval_shape(lambda: jax.random.key(0))
     found = operations(loss, abstract(model), abstract_batch(largest(data.batch_specs())), key)
     if not found.products:
         raise ConfigError("model: there is no product of matrices in it, so nothing can be predicted of its time.")
-    return _summed(found, tree, MeshLayout(mesh.set(**dict.fromkeys(MESH_AXES, _SOME))))
+    return found, specs(model), MeshLayout(mesh.set(**dict.fromkeys(MESH_AXES, _SOME)))
+
+
+def _products(rows: list[tuple[float, ...]]) -> Products:
+    return Products(*_merged(rows, Products._fields.index("times")))
 
 
 def _summed(found: Operations, tree: Any, layout: MeshLayout) -> Work:
@@ -118,7 +156,7 @@ def _summed(found: Operations, tree: Any, layout: MeshLayout) -> Work:
     depth = float(sum(each.it.times for each in last) or max(each.it.times for each in products))
     sparse = float(sum(each.it.times for each in into))
     return Work(
-        products=Products(*_merged([each.row() for each in products], Products._fields.index("times"))),
+        products=_products([each.row() for each in products]),
         kernels=_kernels(found.kernels),
         parameters=_parameters(tree, layout),
         traffic=float(sum(found.traffic.values())),
