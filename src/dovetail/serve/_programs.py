@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import ConfigBase, ConfigError
+from dovetail.config import ConfigError
 from dovetail.module import State, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
 from dovetail.parallel import decoding_layout
@@ -37,52 +37,11 @@ from ._draw import (
 )
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
-from ._quantised import KV, Weights, check_speed, quantised
+from ._predictions import Ahead, Made, guess, predict, with_last
+from ._quantised import check_speed, quantised
 from ._request import MOST_BIASED
+from ._serving import LONGEST, Serving, fitting_chunks, num_pages
 from ._store import Store
-
-_LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
-
-
-class Serving(ConfigBase):
-    """How much is served at once. All programs are compiled for these sizes before the first request."""
-
-    slots: int = 16  # Sequences that run at once.
-    page: int = 16  # Tokens of a page.
-    max_length: int | None = None  # Tokens of a sequence; None: as many as the model can have, 4096 at most.
-    tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
-    memory: float = 0.5  # Of what is free, for the state of sequences.
-    snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
-    rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128, 256)  # Numbers of sequences in a step; slots at most.
-    chunks: tuple[int, ...] = (16, 32, 64, 128, 256)  # Numbers of tokens of a prompt in a step.
-    max_logprobs: int = 20  # Alternatives of a token that can be reported.
-    drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
-    # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
-    apart: bool = True
-    weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
-    kv: KV | None = None  # Keys and values, or what else caches keep; None: in the dtype of the computation.
-    slower: bool = False  # Whether to use few bits also where they take longer, to save memory.
-
-    def check(self) -> None:
-        """Raises if a value makes no sense."""
-        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0, "drafts": 0}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise ConfigError(f"{name} is {value}, expected at least {smallest}.")
-        if self.chunks and self.drafts >= self.chunks[-1]:
-            raise ConfigError(f"drafts is {self.drafts}, expected less than the largest chunk: {self.chunks[-1]}.")
-        if not 0 < self.memory <= 1:
-            raise ConfigError(f"memory is {self.memory}, expected a share: more than 0, at most 1.")
-        for name, smallest in {"rows": 1, "chunks": 2}.items():
-            values = getattr(self, name)
-            if not values or list(values) != sorted(set(values)) or values[0] < smallest:
-                raise ConfigError(f"{name} is {values}, expected ascending numbers from {smallest} on.")
-
-    @property
-    def row_counts(self) -> tuple[int, ...]:
-        """Numbers of rows of a step of decoding; the last has room for all slots."""
-        return (*(count for count in self.rows if count < self.slots), self.slots)
 
 
 class Key(NamedTuple):
@@ -146,7 +105,7 @@ class ServedModel:
     def _length(self) -> int:
         with self.program.devices.ambient():
             longest, _ = call(self.program.model, self.params, method="max_length")
-        length = self.serving.max_length or min(longest or _LONGEST, _LONGEST)
+        length = self.serving.max_length or min(longest or LONGEST, LONGEST)
         if longest is not None and length > longest:
             raise ConfigError(f"max_length is {length}, but the model has {longest} positions. Use {longest} or less.")
         return length
@@ -171,7 +130,7 @@ class ServedModel:
         if room is not None:
             room -= store.row_bytes() * (serving.slots + copies)
         tokens = fitting_tokens(serving.tokens or serving.slots * length, length, page_bytes, serving.page, room)
-        pages = {name: _pages(serving, tokens, length, page_window(name)) for name in groups}
+        pages = {name: num_pages(serving, tokens, length, page_window(name)) for name in groups}
         self.page_bytes, self.row_bytes = page_bytes, store.row_bytes()
         return DeviceShape(
             slots=serving.slots,
@@ -182,17 +141,22 @@ class ServedModel:
             max_length=length,
             vocab_size=self._vocab_size(),
             rows=serving.row_counts,
-            chunks=_chunks(serving, length),
+            chunks=fitting_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
             drafts=serving.drafts,
+            own_drafts=bool(self.predictions),
         )
 
     @functools.cached_property
     def _size_names(self) -> set[str]:
         ids, given = _abstract_inputs(1, 1)
         with self.program.devices.ambient():
-            options = {"sizes": {"batch": 1}, "method": "hidden", **given, **self._options}
-            return size_names(self.program.model, self.params, ids, **options)
+            options = {"sizes": {"batch": 1}, **given, **self._options}
+            names = size_names(self.program.model, self.params, ids, method="hidden", **options)
+            if self.predictions:
+                more = size_names(self.program.model, self.params, ids, *self._ahead(1), method="predict", **options)
+                names |= more
+            return names
 
     def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
         width = -(-self._length // self.serving.page)
@@ -200,8 +164,32 @@ class ServedModel:
         sizes |= {"batch": rows, "capacity": self._length, **pages}
         ids, given = _abstract_inputs(rows, 1)
         with self.program.devices.ambient():
-            options = {"sizes": sizes, "method": "hidden", **given, **self._options}
-            return state_specs(self.program.model, self.params, ids, **options)
+            options = {"sizes": sizes, **given, **self._options}
+            found = state_specs(self.program.model, self.params, ids, method="hidden", **options)
+            if self.predictions:
+                inputs = (ids, *self._ahead(rows))
+                found |= state_specs(self.program.model, self.params, *inputs, method="predict", **options)
+            return found
+
+    def _ahead(self, rows: int, time: int = 1) -> tuple[Any, Any]:
+        """Returns the shapes of what predictions are made from."""
+        return self._hidden(rows, time), self._hidden(rows, self.predictions)
+
+    @functools.cached_property
+    def predictions(self) -> int:
+        """How many tokens after the next the model predicts, if it makes the guesses itself; else 0."""
+        if self.serving.drafter != "predictions" or not self.serving.drafts:
+            return 0
+        model, count = self.program.model, 0
+        if hasattr(model, "num_predictions"):
+            with self.program.devices.ambient():
+                count, _ = call(model, self.params, method="num_predictions")
+        if not count:
+            raise ConfigError(
+                f'drafter is "predictions", but {model!r} predicts the next token alone.\n'
+                '  Train it with `predictions`, or use drafter="lookup", or a draft model.'
+            )
+        return count
 
     def store(self, rows: int) -> Store:
         """Returns how state is kept, for calls of so many rows."""
@@ -249,11 +237,25 @@ class ServedModel:
         if shape.has_row_state and shape.snapshots:
             yield Key("save")
 
+    def prediction_keys(self) -> Iterator[Key]:
+        """Yields the programs of a model that makes the guesses itself."""
+        shape = self.shape
+        for rows, time in {(1, chunk) for chunk in (1, *shape.chunks)} | {
+            (rows, time) for rows in shape.rows for time in (1, shape.drafts + 1)
+        }:
+            yield Key("predict", rows, time)
+        for rows in shape.rows:
+            yield Key("guess", rows, shape.drafts + 1)
+
     def function(self, key: Key) -> tuple[Callable[..., Any], tuple[int, ...]]:
         """Returns a program, and which of its arguments it takes the memory of."""
         match key.name:
             case "layers":
                 return functools.partial(self._layers, self.store(key.rows)), (1,)
+            case "predict":
+                return functools.partial(predict, self.ahead(key.rows)), (1, 3)
+            case "guess":
+                return functools.partial(guess, self.ahead(key.rows), key.time - 1), (1,)
             case "greedy":
                 return self._greedy, (2,)
             case "draw":
@@ -275,10 +277,24 @@ class ServedModel:
         """Returns a program for arguments of its shapes (`jax.stages.Traced`); nothing is compiled yet."""
         function, donated = self.function(key)
         everywhere, state = self.program.devices.everywhere, self.state_shardings()
-        places = {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
+        places = {
+            "layers": (everywhere, everywhere, state),
+            "predict": (everywhere, state),
+            "guess": (everywhere, state),
+            "save": state,
+        }.get(key.name, everywhere)
         options = {} if everywhere is None else {"out_shardings": places}
         with self.program.devices.ambient():
             return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+
+    def ahead(self, rows: int) -> Ahead:
+        """Returns what programs of predictions are made of, for calls of so many rows."""
+        return Ahead(self.program.model, self.store(rows), self._options, self.predictions)
+
+    def make_made(self) -> Made:
+        """Returns what was made of the last tokens before the first call, for predictions."""
+        hidden, slots = self._hidden(self.shape.slots, self.predictions), self.shape.slots
+        return Made(jnp.zeros(hidden.shape, hidden.dtype), jnp.full(slots, -1, jnp.int32))
 
     def _layers(
         self,
@@ -293,8 +309,7 @@ class ServedModel:
     ) -> tuple[Array, Array, State]:
         """Runs the layers on `[R, T]` tokens; returns `[R, T, D]`, its last token of each row, and the state."""
         slots, count = rows["slots"], rows["count"]
-        first = jnp.where(rows["follows"], jnp.take(last, slots, mode="clip"), ids[:, 0])
-        ids = jnp.concatenate([first[:, None], ids[:, 1:]], axis=1)
+        ids = with_last(ids, rows, last)
         given = store.rows(state, rows["source"], rows["fresh"], tables)
         options = {"method": "hidden", "lengths": count, "start": rows["start"], "step": step, **self._options}
         hidden, collected = call(self.program.model, params, ids, state=given, **options)
@@ -375,6 +390,11 @@ class ServedModel:
                 rows = dict.fromkeys(("slots", "source", "start", "count"), one) | {"fresh": flags, "follows": flags}
                 tables = {group.name: _int((key.rows, self.shape.row_pages)) for group in self.shape.groups}
                 return self.params, state, last, ids, rows, tables, _int(())
+            case "predict" | "guess":
+                layers = self._inputs(Key("layers", key.rows, key.time))
+                made = jax.eval_shape(self.make_made)
+                more = (self._hidden(key.rows, key.time), ids) if key.name == "predict" else ()
+                return *layers[:3], made, *layers[3:], *more
             case "greedy":
                 return self.params, self._hidden(key.rows), last, one, flags
             case "draw":
@@ -403,14 +423,15 @@ class ServedModel:
                 return state, _int(()), _int(())
 
     def _hidden(self, *shape: int) -> Any:
-        hidden, _, _ = self._hidden_shape
-        return jax.ShapeDtypeStruct((*shape, hidden.shape[-1]), hidden.dtype)
+        return jax.ShapeDtypeStruct((*shape, self._hidden_shape.shape[-1]), self._hidden_shape.dtype)
 
     @functools.cached_property
     def _hidden_shape(self) -> Any:
-        key = Key("layers", 1, 1)
+        def hidden(params: Any, ids: Array) -> Array:
+            return call(self.program.model, params, ids, method="hidden", **self._options)[0]
+
         with self.program.devices.ambient():
-            return jax.eval_shape(self.function(key)[0], *self.inputs(key))
+            return jax.eval_shape(hidden, self.params, _int((1, 1)))
 
 
 def _merged_params(program: Program) -> Any:
@@ -422,22 +443,6 @@ def _merged_params(program: Program) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
 
     return merged(jax.tree.map(read, specs(program.model), state.params), state.run_state)
-
-
-def _pages(serving: Serving, tokens: int, length: int, window: int | None) -> int:
-    """Returns how many pages a group has: page 0, which nobody uses, and as many as sequences can fill."""
-    whole = -(-tokens // serving.page)
-    if window is None:
-        return 1 + whole
-    chunk = max(_chunks(serving, length))
-    each = min(-(-(window + chunk) // serving.page) + 2, -(-length // serving.page))
-    return 1 + min(whole, max(each * serving.slots, each))
-
-
-def _chunks(serving: Serving, length: int) -> tuple[int, ...]:
-    """Returns the chunks of prompts that a sequence of this length can have; one at least."""
-    found = tuple(chunk for chunk in serving.chunks if chunk < length)
-    return found or serving.chunks[:1]
 
 
 def _remembered(last: Array, slots: Array, draws: Array, tokens: Array) -> Array:
