@@ -12,6 +12,7 @@ import pytest
 
 from dovetail import serve
 from dovetail.cli import main, parsed
+from dovetail.config import ConfigError
 from support.http_server import ScriptedDevice
 
 ADDRESS = re.compile(r"Serving (\S+) at (http://127\.0\.0\.1:\d+) \(OpenAI's interface: \S+/v1\)\n")
@@ -67,6 +68,27 @@ def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd
     assert seen["answer"]["usage"]["completion_tokens"] == 3
     assert seen["refused"] == 401
     assert seen["reload"] == {"status": "ok", "step": 1}
+
+
+@pytest.mark.parametrize(
+    "options, mesh",
+    [
+        (["--on", "cpu-4"], "tensor=2"),
+        (["mesh.fsdp=2"], "fsdp=2"),
+        (["--on", "cpu-4", "--mesh", "tensor=2"], "tensor=2"),
+        ([], "data=1"),
+    ],
+)
+def test_layers_are_split_over_the_devices_unless_a_mesh_is_chosen(run, options, mesh, monkeypatch):
+    seen = []
+
+    def stop(cfg, step):
+        seen.append(cfg.mesh.text())
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("dovetail.train.load_trained", stop)
+    assert main(["serve", run, "--port", "0", *options]) == 2
+    assert seen == [mesh]
 
 
 @pytest.mark.parametrize(

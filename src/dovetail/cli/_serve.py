@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,9 @@ from ._resolve import Run, is_run
 from ._use import load_run, start_run
 
 if TYPE_CHECKING:
+    from dovetail.hardware import Hardware
     from dovetail.serve import Engine
-    from dovetail.train import Trained
+    from dovetail.train import Trained, Trainer
 
 _KEY = "DOVETAIL_API_KEY"
 _OWN = ("engine", "http", "serving")
@@ -41,6 +43,8 @@ def _serve(args: argparse.Namespace) -> int:
     _check_packages()
     own, others = split_serving(args.overrides)
     run = start_run(args.run_directory, others, None, args.mesh, args.on)
+    if args.mesh is None and not any(split_override(text)[0].partition(".")[0] == "mesh" for text in others):
+        run = run._replace(cfg=_on_serving_mesh(run.cfg, run.hardware))
     from dovetail.config import override
     from dovetail.serve import open_engine, tokenizer_of
     from dovetail.serve.http import Serve, Served, address_of, open_socket, serve
@@ -59,6 +63,16 @@ def _serve(args: argparse.Namespace) -> int:
             with contextlib.closing(served):
                 serve(served, opened, keys=keys, ready=lambda: _say_ready(name, address_of(opened)))
     return 0
+
+
+def _on_serving_mesh(cfg: "Trainer.Config", hardware: "Hardware | None") -> "Trainer.Config":
+    """Returns the config on a mesh that splits layers alone: another device along `data` would do the same again."""
+    from dovetail.plan import serving_mesh
+
+    mesh = serving_mesh(cfg, hardware).set(data=1, across_slices={})
+    if mesh != cfg.mesh:
+        print(f"Serving on mesh {mesh.text()}. --mesh chooses another.", file=sys.stderr)
+    return cfg.set(mesh=mesh)
 
 
 def _say_ready(name: str, address: str) -> None:
