@@ -135,6 +135,8 @@ class Engine(Component):
             value = getattr(request, name)
             if value is not None and not 0 <= value <= most:
                 raise RequestError(f"{name} is {value}, expected 0 to {most}.", name)
+        if request.pooling is not None and self.shape.pooling is None:
+            raise RequestError("pooling: this model is not served for embeddings.", "pooling")
         if not 0 <= request.choice < 2**31:
             raise RequestError(f"choice is {request.choice}, expected 0 to {2**31 - 1}.", "choice")
         request.draw.check()
@@ -341,7 +343,7 @@ class Engine(Component):
                 continue
             answer: Answer = sequence.owner
             if row.scores:
-                answer.score(row, drawn)
+                answer.read(row, drawn)
             if row.draws:
                 found = {(i, t): token for t, token in enumerate(tokens[i])} if call.verifies else {(i,): tokens[i]}
                 self._drew(row, {at: token for at, token in found.items() if token >= 0}, drawn)

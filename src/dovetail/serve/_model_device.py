@@ -33,6 +33,7 @@ class _Started(NamedTuple):
     tokens: Array | None
     drawing: Drawing | Verified | None = None
     scored: tuple[Array, Array, Array] | None = None
+    pooled: Array | None = None
 
 
 class ModelDevice(Device):
@@ -81,18 +82,20 @@ class ModelDevice(Device):
             return _sent(started)
         if self._drafter is not None:
             self._drafter.after(rows, on, ids, hidden, None)
-        scored = None
+        scored = pooled = None
         if rows.prompt_logprobs:
             scored = self._compiled[Key("score", 1, time)](on.params, hidden, rows.targets)
+        if rows.pools is not None:
+            pooled = self._compiled[Key("pool", 1, time)](hidden, rows.pools)
         if not rows.draws.any():
-            return _sent(_Started(None, None, scored))
+            return _sent(_Started(None, None, scored, pooled))
         if rows.draw is None:
             tokens, on.last = self._compiled[Key("greedy", count)](on.params, final, on.last, rows.slots, rows.draws)
-            return _sent(_Started(tokens, None, scored))
+            return _sent(_Started(tokens, None, scored, pooled))
         drawing, on.last, on.counts = self._compiled[Key("draw", count)](
             on.params, final, on.last, on.counts, rows.slots, rows.draws, self._draw_params(rows.draw)
         )
-        return _sent(_Started(drawing.tokens, drawing, scored))
+        return _sent(_Started(drawing.tokens, drawing, scored, pooled))
 
     def _verify(self, rows: Rows, ids: Any, hidden: Array) -> _Started:
         given, on = (rows.slots, rows.draws, ids, rows.count), self._on
@@ -105,8 +108,8 @@ class ModelDevice(Device):
         return _Started(found.tokens, found)
 
     def fetch(self, started: _Started) -> Drawn:
-        tokens, drawing, scored = jax.device_get(tuple(started))
-        found = Drawn(np.zeros(0, np.int32) if tokens is None else tokens)
+        tokens, drawing, scored, pooled = jax.device_get(tuple(started))
+        found = Drawn(np.zeros(0, np.int32) if tokens is None else tokens, pooled=pooled)
         if drawing is not None:
             found = found._replace(
                 logprobs=drawing.logprobs, top_ids=drawing.top_ids, top_logprobs=drawing.top_logprobs

@@ -21,25 +21,12 @@ from dovetail.train import Program, Trainer
 
 from ._apart import layers_apart
 from ._device import DeviceShape, Group
-from ._draw import (
-    Counts,
-    Drawing,
-    DrawParams,
-    Verified,
-    add_tokens,
-    count_tokens,
-    draw,
-    greedy,
-    make_counts,
-    score,
-    verify,
-    verify_greedy,
-)
+from ._draw import Counts, count_tokens, make_counts
+from ._draw_programs import DrawPrograms, abstract_draw, joined, pooled
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._predictions import Ahead, Made, guess, predict, with_last
 from ._quantised import check_speed, quantised
-from ._request import MOST_BIASED
 from ._serving import LONGEST, Serving, fitting_chunks, num_pages
 from ._store import Store
 
@@ -88,6 +75,7 @@ class ServedModel:
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
+        self._hidden_shape = self._hidden_of_one()
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
         if draft is not None:
             _check_draft(self.shape, draft.shape)
@@ -145,6 +133,7 @@ class ServedModel:
             max_logprobs=serving.max_logprobs,
             drafts=serving.drafts,
             own_drafts=bool(self.predictions),
+            pooling=serving.embed,
         )
 
     @functools.cached_property
@@ -233,6 +222,8 @@ class ServedModel:
             yield from (Key("verify_greedy", rows, shape.drafts + 1), Key("verify", rows, shape.drafts + 1))
         for chunk in (*shape.chunks, 1):
             yield Key("score", 1, chunk)
+        for chunk in shape.chunks if shape.pooling else ():
+            yield Key("pool", 1, chunk)
         yield Key("count")
         if shape.has_row_state and shape.snapshots:
             yield Key("save")
@@ -257,17 +248,19 @@ class ServedModel:
             case "guess":
                 return functools.partial(guess, self.ahead(key.rows), key.time - 1), (1,)
             case "greedy":
-                return self._greedy, (2,)
+                return self._draws.greedy, (2,)
             case "draw":
-                return self._draw, (2, 3)
+                return self._draws.draw, (2, 3)
             case "verify_greedy":
-                return self._verify_greedy, (2,)
+                return self._draws.verify_greedy, (2,)
             case "verify":
-                return self._verify, (2, 3)
+                return self._draws.verify, (2, 3)
             case "score":
-                return self._score, ()
+                return self._draws.score, ()
+            case "pool":
+                return pooled, ()
             case "join":
-                return _joined, ()
+                return joined, ()
             case "count":
                 return count_tokens, (0,)
             case _:
@@ -286,6 +279,10 @@ class ServedModel:
         options = {} if everywhere is None else {"out_shardings": places}
         with self.program.devices.ambient():
             return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+
+    @property
+    def _draws(self) -> DrawPrograms:
+        return DrawPrograms(self.program.model, self._options, self.shape.max_logprobs)
 
     def ahead(self, rows: int) -> Ahead:
         """Returns what programs of predictions are made of, for calls of so many rows."""
@@ -316,57 +313,6 @@ class ServedModel:
         end = jnp.maximum(count - 1, 0)[:, None, None]
         final = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
         return hidden, final, store.written(state, collected.state or {}, slots)
-
-    def _logits(self, params: Any, hidden: Array) -> Array:
-        return call(self.program.model, params, hidden, method="head_logits", **self._options)[0]
-
-    def _greedy(self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array) -> tuple[Array, Array]:
-        tokens = greedy(self._logits(params, hidden))
-        return tokens, _remembered(last, slots, draws, tokens)
-
-    def _draw(
-        self, params: Any, hidden: Array, last: Array, counts: Counts, slots: Array, draws: Array, how: DrawParams
-    ) -> tuple[Drawing, Array, Counts]:
-        drawing = draw(self._logits(params, hidden), how, counts, slots, alternatives=self.shape.max_logprobs)
-        counted = add_tokens(counts, jnp.where(draws, slots, -1), drawing.tokens)
-        return drawing, _remembered(last, slots, draws, drawing.tokens), counted
-
-    def _verify_greedy(
-        self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array, ids: Array, count: Array
-    ) -> tuple[Array, Array]:
-        tokens = verify_greedy(self._logits(params, hidden), ids[:, 1:], jnp.maximum(count - 1, 0))
-        return tokens, _remembered(last, slots, draws, _last_of(tokens))
-
-    def _verify(
-        self,
-        params: Any,
-        hidden: Array,
-        last: Array,
-        counts: Counts,
-        slots: Array,
-        draws: Array,
-        ids: Array,
-        count: Array,
-        how: DrawParams,
-    ) -> tuple[Verified, Array, Counts]:
-        assert how.mask is not None
-        # It is of the first place. Rows of a grammar have no guesses, so what they have at other places is not used.
-        masks = jnp.repeat(how.mask[:, None], ids.shape[1], axis=1)
-        found = verify(
-            self._logits(params, hidden),
-            ids[:, 1:],
-            jnp.maximum(count - 1, 0),
-            how._replace(mask=None),
-            counts,
-            slots,
-            masks=masks,
-            alternatives=self.shape.max_logprobs,
-        )
-        counted = add_tokens(counts, jnp.where(draws, slots, -1), found.tokens)
-        return found, _remembered(last, slots, draws, _last_of(found.tokens)), counted
-
-    def _score(self, params: Any, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
-        return score(self._logits(params, hidden[0]), targets[0], self.shape.max_logprobs)
 
     def inputs(self, key: Key) -> tuple[Any, ...]:
         """Returns the shapes of the arguments of a program, and where they lie: on every device, if nothing else."""
@@ -405,17 +351,19 @@ class ServedModel:
                     counts,
                     one,
                     flags,
-                    _abstract_draw(self.shape, key.rows),
+                    abstract_draw(self.shape, key.rows),
                 )
             case "verify_greedy":
                 return self.params, self._hidden(key.rows, key.time), last, one, flags, ids, one
             case "verify":
-                how = _abstract_draw(self.shape, key.rows)
+                how = abstract_draw(self.shape, key.rows)
                 return self.params, self._hidden(key.rows, key.time), last, counts, one, flags, ids, one, how
             case "join":
                 return one, (one,) * (key.time - 1)
             case "score":
                 return self.params, self._hidden(1, key.time), ids
+            case "pool":
+                return self._hidden(1, key.time), jax.ShapeDtypeStruct((1, key.time), jnp.float32)
             case "count":
                 padded = _int((self.shape.max_length,))
                 return counts, _int(()), padded, padded
@@ -425,8 +373,7 @@ class ServedModel:
     def _hidden(self, *shape: int) -> Any:
         return jax.ShapeDtypeStruct((*shape, self._hidden_shape.shape[-1]), self._hidden_shape.dtype)
 
-    @functools.cached_property
-    def _hidden_shape(self) -> Any:
+    def _hidden_of_one(self) -> Any:
         def hidden(params: Any, ids: Array) -> Array:
             return call(self.program.model, params, ids, method="hidden", **self._options)[0]
 
@@ -445,19 +392,6 @@ def _merged_params(program: Program) -> Any:
     return merged(jax.tree.map(read, specs(program.model), state.params), state.run_state)
 
 
-def _remembered(last: Array, slots: Array, draws: Array, tokens: Array) -> Array:
-    return last.at[jnp.where(draws, slots, last.shape[0])].set(tokens, mode="drop")
-
-
-def _last_of(tokens: Array) -> Array:
-    """Returns the last token `[R]` of each row that is one."""
-    return jnp.take_along_axis(tokens, jnp.sum(tokens >= 0, axis=1, keepdims=True) - 1, axis=1)[:, 0]
-
-
-def _joined(first: Array, more: tuple[Array, ...]) -> Array:
-    return jnp.stack([first, *more], axis=1)
-
-
 def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
     if not shape.drafts:
         raise ConfigError("there is a draft model, but drafts is 0, expected how many tokens it guesses: 4, say.")
@@ -472,20 +406,9 @@ def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
         )
 
 
-def _real(shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def _int(shape: tuple[int, ...]) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
     return _int((rows, time)), {"lengths": _int((rows,)), "start": _int((rows,))}
-
-
-def _abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
-    real, ints, mask = _real((rows,)), _int((rows,)), _int((rows, -(-shape.vocab_size // 32)))
-    seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-    biases = (_int((rows, MOST_BIASED)), _real((rows, MOST_BIASED)))
-    return DrawParams(real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)

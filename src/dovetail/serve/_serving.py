@@ -6,6 +6,7 @@ from typing import Literal
 from dovetail.config import ConfigBase, ConfigError
 
 from ._quantised import KV, Weights
+from ._request import Pooling
 
 LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
 Drafting = Literal["lookup", "predictions"]
@@ -27,6 +28,7 @@ class Serving(ConfigBase):
     # What guesses them: "lookup", what came after the same tokens before; or the model's own "predictions" of tokens
     # further ahead, if it was trained with some. A draft model takes the place of either.
     drafter: Drafting = "lookup"
+    embed: Pooling | None = None  # Serves embeddings, too: what the last token is made into, or the mean of all.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
     apart: bool = True
     weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.

@@ -114,11 +114,11 @@ def check_length(served: Served, prompt: int, max_tokens: int | None, field: str
     room = served.max_length - prompt
     wanted = max_tokens if max_tokens is not None else max(1, room)
     if prompt + wanted > served.max_length:
-        asked = f" and {max_tokens} in {field}" if max_tokens is not None else ""
+        asked = f" and {max_tokens} in {field}" if max_tokens else ""
         raise invalid(
             f"This model has room for {served.max_length} tokens, but there are {prompt} in the prompt{asked}. "
-            f"Shorten the prompt{', or ask for fewer tokens' if max_tokens is not None else ''}.",
-            field if prompt < served.max_length and max_tokens is not None else None,
+            f"Shorten the prompt{', or ask for fewer tokens' if max_tokens else ''}.",
+            field if prompt < served.max_length and max_tokens else None,
             "context_length_exceeded",
         )
     return wanted
