@@ -36,6 +36,7 @@ class DeviceShape:
     rows: tuple[int, ...]  # Numbers of rows of a step of decoding, ascending; the last is `slots`.
     chunks: tuple[int, ...]  # Numbers of tokens of a chunk of a prompt, ascending, each larger than 1.
     max_logprobs: int  # Alternatives that are reported of a token, at most.
+    max_biased: int = 300  # Tokens of a row whose logits are changed by a bias, at most.
     pooling: Pooling | None = None  # How embeddings are made of prompts, unless a request says; None: they are not.
     drafts: int = 0  # Guesses of a row that are verified in a step of decoding, at most.
     own_drafts: bool = False  # Whether the device makes these guesses: then it does not look at those that it is given.

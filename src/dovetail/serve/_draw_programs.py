@@ -16,7 +16,6 @@ from dovetail.module import Module, call
 from . import _draw as drawing
 from ._device import DeviceShape
 from ._draw import Counts, Drawing, DrawParams, Verified
-from ._request import MOST_BIASED
 
 
 class DrawPrograms(NamedTuple):
@@ -98,7 +97,7 @@ def abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
     real, ints = (jax.ShapeDtypeStruct((rows,), dtype) for dtype in (jnp.float32, jnp.int32))
     mask = jax.ShapeDtypeStruct((rows, -(-shape.vocab_size // 32)), jnp.int32)
     seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-    biases: Any = tuple(jax.ShapeDtypeStruct((rows, MOST_BIASED), dtype) for dtype in (jnp.int32, jnp.float32))
+    biases: Any = tuple(jax.ShapeDtypeStruct((rows, shape.max_biased), dtype) for dtype in (jnp.int32, jnp.float32))
     every: tuple[Any, ...] = (real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)
     return DrawParams(*every)
 

@@ -140,6 +140,9 @@ class Engine(Component):
         if not 0 <= request.choice < 2**31:
             raise RequestError(f"choice is {request.choice}, expected 0 to {2**31 - 1}.", "choice")
         request.draw.check()
+        if (count := len(request.draw.logit_bias)) > self.shape.max_biased:
+            found = f"logit_bias has {count} tokens, expected at most {self.shape.max_biased}."
+            raise RequestError(found, "logit_bias")
         for token, bias in request.draw.logit_bias.items():
             if not 0 <= token < vocab or not math.isfinite(bias):
                 message = f"logit_bias has {token}: {bias}, expected tokens from 0 to {vocab - 1} and finite numbers."

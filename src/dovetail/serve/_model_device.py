@@ -21,7 +21,6 @@ from ._device import Device, Drawn, RowDraw, Rows
 from ._drafter import Drafter, DraftModel, OnDevice, Predictor
 from ._draw import Drawing, DrawParams, Verified
 from ._programs import Key, ServedModel
-from ._request import MOST_BIASED
 from ._serving import Serving
 
 _TIMED = 5  # Steps that are measured; the shortest counts.
@@ -161,7 +160,8 @@ class ModelDevice(Device):
     def _draw_params(self, how: RowDraw) -> DrawParams:
         rows = len(how.temperature)
         mask = np.repeat(self._all_tokens, rows, axis=0) if how.mask is None else how.mask
-        ids, bias = np.full((rows, MOST_BIASED), -1, np.int32), np.zeros((rows, MOST_BIASED), np.float32)
+        places = (rows, self.shape.max_biased)
+        ids, bias = np.full(places, -1, np.int32), np.zeros(places, np.float32)
         for row, wanted in enumerate(how.bias or ()):
             ids[row, : len(wanted)], bias[row, : len(wanted)] = list(wanted), list(wanted.values())
         arrays: tuple[Any, ...] = (

@@ -131,6 +131,7 @@ class ServedModel:
             rows=serving.row_counts,
             chunks=fitting_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
+            max_biased=serving.max_biased,
             drafts=serving.drafts,
             own_drafts=bool(self.predictions),
             pooling=serving.embed,

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-MOST_BIASED = 320  # Tokens of a request whose logits may be changed; programs are compiled for as many.
 Pooling = Literal["last", "mean"]  # Of an embedding: what the layers make of the last token, or the mean of all.
 Finish = Literal["stop", "length", "abort", "error"]
 
@@ -81,9 +80,6 @@ class Draw:
         for name in ("top_p", "repetition_penalty"):
             if getattr(self, name) == 0:
                 raise RequestError(f"{name} is 0, expected more.", name)
-        if len(self.logit_bias) > MOST_BIASED:
-            found = f"logit_bias has {len(self.logit_bias)} tokens, expected at most {MOST_BIASED}."
-            raise RequestError(found, "logit_bias")
 
     @property
     def is_plain(self) -> bool:

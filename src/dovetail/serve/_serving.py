@@ -24,6 +24,7 @@ class Serving(ConfigBase):
     rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128, 256)  # Numbers of sequences in a step; slots at most.
     chunks: tuple[int, ...] = (16, 32, 64, 128, 256)  # Numbers of tokens of a prompt in a step.
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
+    max_biased: int = 300  # Tokens whose logits a request can change.
     drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
     # What guesses them: "lookup", what came after the same tokens before; or the model's own "predictions" of tokens
     # further ahead, if it was trained with some. A draft model takes the place of either.
@@ -37,7 +38,16 @@ class Serving(ConfigBase):
 
     def check(self) -> None:
         """Raises if a value makes no sense."""
-        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0, "drafts": 0}
+        least = {
+            "slots": 1,
+            "page": 1,
+            "max_length": 2,
+            "tokens": 1,
+            "snapshots": 0,
+            "max_logprobs": 0,
+            "max_biased": 0,
+        }
+        least |= {"drafts": 0}
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:

@@ -71,7 +71,10 @@ def test_the_last_token_alone_counts_if_the_server_says_so():
         ({"input": "x", "encoding_format": "hex"}, 'encoding_format is "hex", expected "float" or "base64".'),
         ({"input": "x", "dimensions": 0}, "dimensions is 0, expected a whole number, at least 1."),
         ({"input": "x", "dimensions": 6}, "dimensions is 6, expected a whole number from 1 to 5."),
-        ({"input": "x" * 600}, "This model has room for 512 tokens, but there are 600 in the prompt. Shorten the prompt."),
+        (
+            {"input": "x" * 600},
+            "This model has room for 512 tokens, but there are 600 in the prompt. Shorten the prompt.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(mean, body, message):
