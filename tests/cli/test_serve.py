@@ -6,8 +6,10 @@ import re
 import signal
 import threading
 import time
+import weakref
 
 import httpx
+import jax
 import pytest
 
 from dovetail import serve
@@ -34,7 +36,11 @@ def test_the_command_has_these_options_and_no_other():
 
 def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd, tmp_path):
     device, seen = ScriptedDevice(vocab_size=4096), {}
-    opened = lambda trained, serving, engine: engine.build(device=device)  # noqa: E731
+
+    def opened(trained, serving, engine):
+        seen["read"] = weakref.ref(jax.tree.leaves(trained.params)[0])
+        return engine.build(device=device)
+
     monkeypatch.setattr(serve, "open_engine", opened)
     (tmp_path / "keys").write_text("\nfirst\nsecond\n")
 
@@ -48,7 +54,7 @@ def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd
             assert found is not None
             headers = {"authorization": "Bearer second"}
             body = {"prompt": "Call me", "max_tokens": 3}
-            seen["name"] = found[1]
+            seen["name"], seen["is kept"] = found[1], seen["read"]() is not None
             seen["answer"] = httpx.post(f"{found[2]}/v1/completions", json=body, headers=headers).json()
             seen["refused"] = httpx.post(f"{found[2]}/v1/completions", json=body).status_code
             seen["reload"] = httpx.post(f"{found[2]}/admin/reload", headers=headers, timeout=60).json()
@@ -65,6 +71,7 @@ def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd
         thread.join()
         signal.signal(signal.SIGTERM, before)
     assert seen["name"] == "mine"
+    assert not seen["is kept"]  # The engine has its own; a second copy is of no use.
     assert seen["answer"]["usage"]["completion_tokens"] == 3
     assert seen["refused"] == 401
     assert seen["reload"] == {"status": "ok", "step": 1}

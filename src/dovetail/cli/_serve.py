@@ -19,7 +19,8 @@ from ._use import load_run, start_run
 if TYPE_CHECKING:
     from dovetail.hardware import Hardware
     from dovetail.serve import Engine
-    from dovetail.train import Trained, Trainer
+    from dovetail.serve.http import Serve
+    from dovetail.train import Trainer
 
 _KEY = "DOVETAIL_API_KEY"
 _OWN = ("engine", "http", "serving")
@@ -46,7 +47,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.mesh is None and not any(split_override(text)[0].partition(".")[0] == "mesh" for text in others):
         run = run._replace(cfg=_on_serving_mesh(run.cfg, run.hardware))
     from dovetail.config import override
-    from dovetail.serve import open_engine, tokenizer_of
+    from dovetail.serve import tokenizer_of
     from dovetail.serve.http import Serve, Served, address_of, open_socket, serve
 
     how = override(Serve(), own)
@@ -54,10 +55,10 @@ def _serve(args: argparse.Namespace) -> int:
     how.serving.check()
     tokenizer = tokenizer_of(run.cfg, run.files)
     with open_socket(args.host, args.port, has_keys=bool(keys)) as opened:
-        trained = load_run(run, None)
+        engine, step = _opened(run, how)
         name = how.http.name or _name(run.name)
-        with open_engine(trained, how.serving, how.engine) as engine:
-            served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, trained))
+        with engine:
+            served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, step))
             gc.collect()
             gc.freeze()  # What is there now stays: the collector need not look at it while tokens are waited for.
             with contextlib.closing(served):
@@ -79,11 +80,18 @@ def _say_ready(name: str, address: str) -> None:
     print(f"Serving {name} at {address} (OpenAI's interface: {address}/v1)", flush=True)
 
 
-def _reload(run: Run, engine: "Engine", trained: "Trained") -> Callable[[], int] | None:
+def _opened(run: Run, how: "Serve") -> "tuple[Engine, int]":
+    """Returns an engine, and the step of its parameters; as they were read, nobody keeps them."""
+    from dovetail.serve import open_engine
+
+    trained = load_run(run, None)
+    return open_engine(trained, how.serving, how.engine), trained.step
+
+
+def _reload(run: Run, engine: "Engine", now: int) -> Callable[[], int] | None:
     """Returns what has the newest parameters of a run served; a published model has no newer ones."""
     if not is_run(run.name):
         return None
-    now = trained.step
 
     def reload() -> int:
         nonlocal now
