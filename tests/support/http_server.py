@@ -116,7 +116,7 @@ def logprob_of(token: int) -> float:
 
 def vector_of(token: int) -> np.ndarray:
     """What the layers make of a token, wherever it is."""
-    return np.float32([1, token % 2, token % 3, token % 5, token % 7])
+    return np.array([1, token % 2, token % 3, token % 5, token % 7], np.float32)
 
 
 CHAT = """\

@@ -19,7 +19,7 @@ def mean():
 
 
 def mean_of(tokens, dimensions=None):
-    vector = np.mean([vector_of(token) for token in tokens], axis=0, dtype=np.float64)[:dimensions]
+    vector = np.stack([vector_of(token) for token in tokens]).astype(np.float64).mean(axis=0)[:dimensions]
     return vector / np.linalg.norm(vector)
 
 
