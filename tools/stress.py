@@ -5,8 +5,11 @@
 requests of many kinds at once: good ones, streamed and not; clients that leave in the middle; bodies that are no JSON,
 too large, or of the wrong type; prompts that are too long; wrong keys; readers that hardly read. Half-way the server is
 killed, and started again. At the end: each good answer equals the one that the same prompt got from an idle server, the
-server is alive and has no request and no page left, its memory has not grown, and how long good requests took beside
-a run of good ones alone.
+server is alive and has no request and no page left, and its memory has not grown.
+
+Well-behaved clients are always twelve, each of which sends its next request when it has the answer to the last; for
+each answer that they get, one of twelve bad clients sends something. How long good requests take is compared on the
+same ones, sent in the same way without bad clients, before and after; it must be less than twice as long.
 """
 
 import argparse
@@ -189,34 +192,54 @@ class Tally:
         self.lost = 0
 
 
-async def flood(port: int, numbers: Sequence[int], known: dict[Any, Any], tally: Tally, rng: random.Random) -> None:
-    """Sends requests, some at once, and checks the good ones against what is known."""
-    gate = asyncio.Semaphore(24)
+async def flood(
+    port: int, numbers: Sequence[int], known: dict[Any, Any], tally: Tally, rng: random.Random, *, bad: bool = True
+) -> None:
+    """Has twelve clients send good requests, which are checked against what is known; and as many send bad ones."""
+    waiting, turns = iter(numbers), asyncio.Semaphore(_CLIENTS)
 
-    async def run(number: int) -> None:
-        kind = rng.choice(GOOD) if rng.random() < 0.5 else rng.choice(BAD)
-        async with gate:
-            try:
-                answer = await one(port, kind, number % len(KNOWN), rng)
-            except (OSError, TimeoutError) as e:
-                tally.lost += 1
-                tally.statuses[kind, -1] += 1
-                if kind in GOOD and not isinstance(e, ConnectionError):
-                    tally.wrong.append(f"{kind} {number}: {type(e).__name__}")
-                return
-        tally.statuses[kind, answer.status] += 1
-        if kind in GOOD and answer.status == 200:
-            tally.seconds.append(answer.seconds)
-            if text_of(answer) != known[kind, number % len(KNOWN)]:
-                tally.wrong.append(f"{kind} {number}: another answer")
-        elif kind in GOOD and answer.status not in (0, 429, 503):
-            tally.wrong.append(f"{kind} {number}: {answer.status} {answer.body[:200]!r}")
-        elif answer.status >= 500 and answer.status != 503:
-            tally.wrong.append(f"{kind} {number}: {answer.status}")
+    async def run_good() -> None:
+        for number in waiting:
+            kind, which = GOOD[number % len(GOOD)], number // len(GOOD) % len(KNOWN)
+            answer = await _tried(port, kind, which, rng, tally)
+            turns.release()
+            if answer is not None and answer.status == 200:
+                tally.seconds.append(answer.seconds)
+                if text_of(answer) != known[kind, which]:
+                    tally.wrong.append(f"{kind} {which}: another answer")
+            elif answer is not None and answer.status not in (0, 429, 503):
+                tally.wrong.append(f"{kind} {which}: {answer.status} {answer.body[:200]!r}")
 
-    await asyncio.gather(*(run(number) for number in numbers))
+    async def run_bad() -> None:
+        while True:
+            await turns.acquire()
+            kind = rng.choice(BAD)
+            answer = await _tried(port, kind, rng.randrange(len(KNOWN)), rng, tally)
+            if answer is not None and answer.status >= 500 and answer.status != 503:
+                tally.wrong.append(f"{kind}: {answer.status}")
+
+    others = [asyncio.create_task(run_bad()) for _ in range(_CLIENTS if bad else 0)]
+    await asyncio.gather(*(run_good() for _ in range(_CLIENTS)))
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
+async def _tried(port: int, kind: str, number: int, rng: random.Random, tally: Tally) -> Answer | None:
+    """Sends a request, and returns the answer; None: there is none."""
+    try:
+        answer = await one(port, kind, number, rng)
+    except (OSError, TimeoutError) as e:
+        tally.lost += 1
+        tally.statuses[kind, -1] += 1
+        if kind in GOOD and not isinstance(e, ConnectionError):
+            tally.wrong.append(f"{kind} {number}: {type(e).__name__}")
+        return None
+    tally.statuses[kind, answer.status] += 1
+    return answer
+
+
+_CLIENTS = 12  # That behave well, and as many that do not.
 KNOWN = range(40)  # Good requests that there are, of each kind.
 
 
@@ -225,16 +248,6 @@ async def quiet(port: int) -> dict[Any, Any]:
     return {
         (kind, number): text_of(await one(port, kind, number, random.Random(0))) for kind in GOOD for number in KNOWN
     }
-
-
-async def good_only(port: int, count: int) -> list[float]:
-    gate = asyncio.Semaphore(12)
-
-    async def run(number: int) -> float:
-        async with gate:
-            return (await one(port, GOOD[number % len(GOOD)], number % len(KNOWN), random.Random(0))).seconds
-
-    return list(await asyncio.gather(*(run(number) for number in range(count))))
 
 
 async def idle(port: int) -> dict[str, float]:
@@ -258,21 +271,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     args = parser.parse_args(argv)
     print(f"seed {args.seed}", flush=True)
-    rng, tally = random.Random(args.seed), Tally()
+    rng, tally, alone = random.Random(args.seed), Tally(), Tally()
+    half, compared = args.requests // 4, range(min(800, args.requests // 4))  # Good ones: half of all.
     with tempfile.TemporaryDirectory() as place:
         server = Server(args.model, Path(place))
         server.start()
         try:
             known = asyncio.run(quiet(server.port))
-            alone = asyncio.run(good_only(server.port, 400))
-            half = args.requests // 2
-            asyncio.run(flood(server.port, range(half // 4), known, tally, rng))
-            before = server.memory()
-            asyncio.run(flood(server.port, range(half // 4, half), known, tally, rng))
+            asyncio.run(flood(server.port, range(100), known, Tally(), rng, bad=False))  # All has run once.
+            asyncio.run(flood(server.port, compared, known, alone, rng, bad=False))
+            asyncio.run(flood(server.port, compared, known, tally, rng))
+            beside, before = list(tally.seconds), server.memory()
+            asyncio.run(flood(server.port, compared, known, alone, rng, bad=False))
+            asyncio.run(flood(server.port, range(len(compared), half), known, tally, rng))
             grown, left, traces = server.memory() - before, asyncio.run(idle(server.port)), server.traces()
             killed = asyncio.run(_killed(server, known, rng))
             server.start()
-            asyncio.run(flood(server.port, range(half, args.requests), known, tally, rng))
+            asyncio.run(flood(server.port, range(half, 2 * half), known, tally, rng))
             left2, traces = asyncio.run(idle(server.port)), traces + server.traces()
             server.process.send_signal(signal.SIGTERM)
             ended = server.process.wait(60)
@@ -281,15 +296,22 @@ def main(argv: Sequence[str] | None = None) -> int:
                 server.process.kill()
     for (kind, status), count in sorted(tally.statuses.items()):
         print(f"{kind:16} {status:4} {count:6}")
-    ratio = statistics.median(tally.seconds) / statistics.median(alone)
-    print(f"good answers {len(tally.seconds)}, other than those of an idle server or refused: {len(tally.wrong)}")
-    print("\n".join(tally.wrong[:10]))
-    print(f"median seconds of good requests: {statistics.median(tally.seconds):.3f}, with no bad ones beside: "
-          f"{statistics.median(alone):.3f}, {ratio:.2f} times")  # fmt: skip
+    wrong = tally.wrong + alone.wrong
+    print(f"good answers {len(tally.seconds)}, other than those of an idle server or refused: {len(wrong)}")
+    print("\n".join(wrong[:10]))
+    ratios = [_shown(name, beside, alone.seconds, at) for name, at in (("median", 50), ("95 of 100 within", 95))]
     print(f"memory grew by {grown / 1e6:.0f} MB; left when idle: {left}, after the restart: {left2}; traces: {traces}")
     print(f"killed with {killed} requests under way; ended by SIGTERM with code {ended}")
-    bad = bool(tally.wrong) or traces or ended or any([*left.values(), *left2.values()]) or grown > 100e6
-    return 1 if bad else 0
+    failed = bool(wrong) or traces or ended or any([*left.values(), *left2.values()]) or grown > 100e6
+    return 1 if failed or max(ratios) > 2 else 0
+
+
+def _shown(name: str, beside: Sequence[float], alone: Sequence[float], at: int) -> float:
+    """Prints how long the same good requests took beside bad ones and alone; returns their ratio."""
+    first, second = (statistics.quantiles(each, n=100)[at - 1] for each in (beside, alone))
+    print(f"{name}, seconds of the same {len(beside)} good requests: {first:.3f} beside bad clients, {second:.3f} "
+          f"without, {first / second:.2f} times")  # fmt: skip
+    return first / second
 
 
 async def _killed(server: Server, known: dict[Any, Any], rng: random.Random) -> int:

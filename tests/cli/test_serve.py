@@ -6,12 +6,15 @@ import re
 import signal
 import threading
 import time
+import weakref
 
 import httpx
+import jax
 import pytest
 
 from dovetail import serve
 from dovetail.cli import main, parsed
+from dovetail.config import ConfigError
 from support.http_server import ScriptedDevice
 
 ADDRESS = re.compile(r"Serving (\S+) at (http://127\.0\.0\.1:\d+) \(OpenAI's interface: \S+/v1\)\n")
@@ -33,7 +36,11 @@ def test_the_command_has_these_options_and_no_other():
 
 def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd, tmp_path):
     device, seen = ScriptedDevice(vocab_size=4096), {}
-    opened = lambda trained, serving, engine: engine.build(device=device)  # noqa: E731
+
+    def opened(trained, serving, engine):
+        seen["read"] = weakref.ref(jax.tree.leaves(trained.params)[0])
+        return engine.build(device=device)
+
     monkeypatch.setattr(serve, "open_engine", opened)
     (tmp_path / "keys").write_text("\nfirst\nsecond\n")
 
@@ -47,7 +54,7 @@ def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd
             assert found is not None
             headers = {"authorization": "Bearer second"}
             body = {"prompt": "Call me", "max_tokens": 3}
-            seen["name"] = found[1]
+            seen["name"], seen["is kept"] = found[1], seen["read"]() is not None
             seen["answer"] = httpx.post(f"{found[2]}/v1/completions", json=body, headers=headers).json()
             seen["refused"] = httpx.post(f"{found[2]}/v1/completions", json=body).status_code
             seen["reload"] = httpx.post(f"{found[2]}/admin/reload", headers=headers, timeout=60).json()
@@ -64,9 +71,31 @@ def test_a_run_is_served_from_its_address_until_a_signal(run, monkeypatch, capfd
         thread.join()
         signal.signal(signal.SIGTERM, before)
     assert seen["name"] == "mine"
+    assert not seen["is kept"]  # The engine has its own; a second copy is of no use.
     assert seen["answer"]["usage"]["completion_tokens"] == 3
     assert seen["refused"] == 401
     assert seen["reload"] == {"status": "ok", "step": 1}
+
+
+@pytest.mark.parametrize(
+    "options, mesh",
+    [
+        (["--on", "cpu-4"], "tensor=2"),
+        (["mesh.fsdp=2"], "fsdp=2"),
+        (["--on", "cpu-4", "--mesh", "tensor=2"], "tensor=2"),
+        ([], "data=1"),
+    ],
+)
+def test_layers_are_split_over_the_devices_unless_a_mesh_is_chosen(run, options, mesh, monkeypatch):
+    seen = []
+
+    def stop(cfg, step):
+        seen.append(cfg.mesh.text())
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("dovetail.train.load_trained", stop)
+    assert main(["serve", run, "--port", "0", *options]) == 2
+    assert seen == [mesh]
 
 
 @pytest.mark.parametrize(

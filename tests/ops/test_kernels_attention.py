@@ -37,6 +37,7 @@ from dovetail.ops import (
     SplashAttention,
     Tokens,
     TritonAttention,
+    TritonPagedAttention,
 )
 from dovetail.parallel import GatheredAttention
 from dovetail.train import gradients_of
@@ -49,8 +50,9 @@ T = 256
 CAUSAL = Causal()
 SPLASH = SplashAttention.Config(interpret=True, block_q=128, block_kv=128)
 TRITON = TritonAttention.Config(interpret=True)
-RAGGED = RaggedPagedAttention.Config(interpret=True)  # Its promises are in `test_paged.py`.
-KERNELS = [SPLASH, TRITON, CudnnAttention.Config(), NeuronAttention.Config(), RAGGED]
+RAGGED = RaggedPagedAttention.Config(interpret=True)  # Its promises are in `test_paged.py`,
+PAGED = TritonPagedAttention.Config(interpret=True)  # and so are those of this one.
+KERNELS = [SPLASH, TRITON, CudnnAttention.Config(), NeuronAttention.Config(), RAGGED, PAGED]
 SEGMENTS = np.repeat([[1, 2, 3, 0], [4, 4, 5, 5]], [100, 60, 76, 20], axis=1)  # The first row ends with padding.
 CASES = [
     # Kernel, mask, heads, key heads, key dim, value dim, soft cap, sinks.
@@ -167,7 +169,7 @@ def reason(cfg, mask=CAUSAL, length=T, dims=(8, 8), dtype=jnp.bfloat16, segments
 
 
 def test_a_kernel_refuses_platforms_that_it_is_not_for():
-    for cfg, platform in zip(KERNELS, ("tpu", "cuda", "cuda", "neuron", "tpu"), strict=True):
+    for cfg, platform in zip(KERNELS, ("tpu", "cuda", "cuda", "neuron", "tpu", "cuda"), strict=True):
         cfg = cfg.set(interpret=False) if hasattr(cfg, "interpret") else cfg
         assert reason(cfg) == f"it runs on {platform}, this is cpu"
     with on("gpu"):

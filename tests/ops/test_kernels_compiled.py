@@ -66,8 +66,8 @@ import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from dovetail.aot import Hlo, copied_bytes
 from dovetail.ops import (
-    EMPTY, Causal, PagedAttention, PreferredAttention, RaggedPagedAttention, SlidingWindow, Tokens, Written, from_pairs,
-    kernel_choices,
+    EMPTY, Causal, PagedAttention, PreferredAttention, RaggedPagedAttention, SlidingWindow, Tokens,
+    TritonPagedAttention, Written, from_pairs, kernel_choices,
 )
 from dovetail.hardware import gpu_topology, hardware, tpu_topology
 from dovetail.parallel import GatheredAttention, Mesh
@@ -75,16 +75,16 @@ from dovetail.parallel import GatheredAttention, Mesh
 def facts(name, mesh, rows, time, heads, dim, window, soft_cap, paired):
     topology = tpu_topology if name.startswith("tpu") else gpu_topology
     devices = topologies.get_topology_desc(**topology(hardware(name))).devices
-    kernels = (RaggedPagedAttention.Config(), PagedAttention.Config())
+    kernels = (RaggedPagedAttention.Config(), TritonPagedAttention.Config(), PagedAttention.Config())
     kernel = GatheredAttention.Config(inner=PreferredAttention.Config(kernels=kernels)).build(path="kernel")
     mask = Causal() & SlidingWindow(window) & Written() if window else Causal() & Written()
     size, width = 16, 16
 
-    def attend(q, pages, table, start):
+    def attend(q, pages, table, start):  # Either in pairs, or keys alone, which are values, too.
         index = start[:, None] + jnp.arange(time)
         places = jnp.arange(size * width)
         known = jnp.where(places <= index[:, -1:], places, EMPTY)
-        k, v = (x[..., :dim] for x in (from_pairs(pages) if paired else jnp.split(pages, 2, axis=2)))
+        k, v = (x[..., :dim] for x in (from_pairs(pages) if paired else (pages, pages)))
         common = {"mask": mask, "scale": 0.1, "aligned": False, "soft_cap": soft_cap, "pages": table}
         pairs = pages if paired else None
         return kernel(q, k, v, pairs=pairs, q_tokens=Tokens(index), k_tokens=Tokens(known), **common)
@@ -93,11 +93,13 @@ def facts(name, mesh, rows, time, heads, dim, window, soft_cap, paired):
     mesh = Mesh(**mesh).on(devices)
     with jax.set_mesh(mesh), kernel_choices() as choices:
         lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "tensor"))
-        pages = jax.ShapeDtypeStruct((512, size, 2 * heads[1], -(-dim // 128) * 128), jnp.bfloat16, sharding=lies)
+        shape = (512, size, 2 * heads[1], -(-dim // 128) * 128) if paired else (512, size, heads[1], dim)
+        pages = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=lies)
         others = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, width), (rows,))]
         text = jax.jit(attend).lower(q, pages, *others).compile().as_text()
     held = pages.size * 2 // mesh.shape["tensor"]
-    return [choices[0].kernel, text.count('custom_call_target="tpu_custom_call"'), copied_bytes(Hlo(text)) > held // 4]
+    calls = text.count('custom_call_target="tpu_custom_call"') + text.count('custom_call_target="__gpu$xla.gpu.triton"')
+    return [choices[0].kernel, calls, copied_bytes(Hlo(text)) > held // 4]
 
 print(json.dumps([facts(*case) for case in json.loads(sys.argv[1])]))
 """
@@ -117,8 +119,20 @@ def test_the_compiler_for_tpus_takes_the_ragged_kernel_which_copies_no_pages_tha
     assert run_pages("tpu", cases) == [["RaggedPagedAttention", 1, False]] * 4
 
 
-def test_other_heads_and_gpus_read_pages_without_it_and_copy_none():
+def test_other_heads_are_read_without_it_and_no_pages_are_copied():
     cases = [("tpu-v5p-8", {"tensor": 4}, 16, 1, (32, 32), 256, 0, None, True)]
     assert run_pages("tpu", cases) == [["PagedAttention", 0, False]]
-    cases = [("gpu-h100-2", {"tensor": 2}, 16, 1, (8, 8), 128, 0, None, True)]
+
+
+def test_the_compiler_for_gpus_takes_the_kernel_for_pages_which_copies_none():
+    cases = [
+        ("gpu-h100-2", {"tensor": 2}, 16, 1, (32, 8), 128, 0, None, False),
+        ("gpu-h100-2", {"tensor": 2}, 4, 5, (8, 8), 64, 40, 30.0, False),
+        ("gpu-b200-8", {"tensor": 8}, 4, 1, (32, 8), 128, 0, None, False),
+    ]
+    assert run_pages("cuda", cases) == [["TritonPagedAttention", 1, False]] * 3
+
+
+def test_prompts_on_gpus_are_read_without_it_and_no_pages_are_copied():
+    cases = [("gpu-h100-2", {"tensor": 2}, 1, 64, (8, 8), 128, 0, None, False)]
     assert run_pages("cuda", cases) == [["PagedAttention", 0, False]]

@@ -30,10 +30,12 @@ from dovetail.ops import (
     Scoring,
     SlidingWindow,
     Tokens,
+    TritonPagedAttention,
     Written,
     from_pairs,
     in_pairs,
     kernel_choices,
+    quantise_rows,
 )
 from dovetail.parallel import GatheredAttention
 from support import reference
@@ -257,9 +259,56 @@ def test_where_a_kernel_refuses_the_choice_says_so_and_the_answer_is_the_same():
     ]
 
 
+# The kernel for GPUs, interpreted.
+
+TRITON = TritonPagedAttention.Config(interpret=True, block=4, splits=2)
+GPU = {
+    "decode": LATER,
+    "guesses": CHUNKS,
+    "a soft cap and one key head": CHUNKS._replace(heads=(4, 1), soft_cap=0.5),
+    "a window": CHUNKS._replace(mask=Causal() & SlidingWindow(3)),
+    "a window that is longer than a row": LATER._replace(mask=Causal() & SlidingWindow(99)),
+    "many heads in bfloat16": LATER._replace(heads=(34, 2), dim=16, dtype=jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("case", GPU.values(), ids=GPU)
+def test_the_kernel_for_gpus_is_the_definition(case):
+    hold(TRITON, case)
+
+
+def test_the_kernel_for_gpus_reads_integers_by_their_scales():
+    given, real, _ = made(LATER)
+    given |= {name: jnp.nan_to_num(given[name]) for name in ("k", "v")}
+    whole = {name: quantise_rows(given[name]) for name in ("k", "v")}
+    given |= {name: numbers for name, (numbers, _) in whole.items()}
+    given["scales"] = tuple(scale for _, scale in whole.values())
+    common = {"mask": LATER.mask & Written(), "scale": SCALE, "aligned": False}
+    got, want = (np.asarray(cfg.build()(**given, **common))[real] for cfg in (TRITON, PagedAttention.Config()))
+    assert_close(got, want, FLOAT32)
+
+
+NOT_ON_GPUS = [
+    (LATER, {"pages": None}, "keys and values are not in pages"),
+    (LATER._replace(paired=True), {}, "keys and values lie in pairs"),
+    (LATER, {"v": jnp.zeros((2, 4, 2, 8))}, "keys have dim 4, values 8: expected the same"),
+    (Case((12,), (9,), 4, 4), {}, "9 queries of a row, expected at most 8"),
+    (LATER._replace(mask=Full()), {}, "the mask is not causal"),
+    (LATER._replace(sinks=True), {}, "the kernel for pages on GPUs does not offer sinks"),
+    (LATER._replace(mask=MASKS[4]), {}, "the kernel for pages on GPUs does not offer packed documents"),
+]
+
+
+@pytest.mark.parametrize("case, changes, why", NOT_ON_GPUS, ids=[why for *_, why in NOT_ON_GPUS])
+def test_the_kernel_for_gpus_refuses_what_it_does_not_offer(case, changes, why):
+    assert not reason(LATER, TRITON)
+    assert reason(case, TRITON, **changes) == why
+
+
 @pytest.mark.parametrize(
     "cfg, why",
     [
+        (TritonPagedAttention.Config(splits=0), "mixer.kernel: splits is 0, expected at least 1."),
         (PagedAttention.Config(block=0), "mixer.kernel: block is 0, expected at least 1."),
         (RaggedPagedAttention.Config(block_q=0), "mixer.kernel: block_q is 0, expected at least 1."),
     ],

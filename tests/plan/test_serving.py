@@ -7,6 +7,7 @@ import math
 import pytest
 
 from dovetail.hardware import hardware
+from dovetail.parallel import Mesh
 from dovetail.plan import compiled_serving, on_hardware, serving_mesh
 from dovetail.serve import Serving
 from dovetail.zoo import recipe
@@ -69,12 +70,21 @@ def test_layers_are_split_over_as_many_devices_as_divide_them():
     assert mesh("llama2-7b", "tpu-v5p-8") == {"tensor": 4}
     assert mesh("llama3.1-8b", "tpu-v5e-64") == {"data": 2, "tensor": 32}
     assert mesh("llama3.1-8b", "tpu-v5e-1") == {}
+    # A group of GPUs with fast links between them has eight; all else is on the network.
+    assert mesh("llama3.1-8b", "gpu-h100-16") == {"data": 2, "tensor": 8}
+
+
+def test_without_hardware_it_is_for_the_devices_of_the_run_which_split_layers_instead():
+    cfg = recipe("llama3-tiny")
+    assert serving_mesh(cfg.set(mesh=Mesh(data=2, fsdp=2))).text() == "tensor=4"
+    assert serving_mesh(cfg) == cfg.mesh
 
 
 _CODE = """
 import json, sys
 from dovetail.config import override
 from dovetail.hardware import hardware
+from dovetail.parallel import Mesh
 from dovetail.plan import compiled_serving, on_hardware, serving_mesh
 from dovetail.serve import Serving
 from dovetail.zoo import recipe

@@ -288,6 +288,21 @@ def test_counts_are_of_their_slot_alone_and_anew_for_each_sequence():
     assert not anew.output[1].any()
 
 
+def test_repetition_counts_prompt_and_output_presence_and_frequency_the_output_alone():
+    logits = jnp.asarray(
+        [[2.0, 2.0, 2.0, -2.0, 1.0]]
+    )  # Tokens 0 and 3 were in the prompt, 1 once and 2 twice after it.
+    counts = count_tokens(make_counts(1, 5), jnp.int32(0), jnp.array([0, 3]), jnp.array([1, 2, 2]))
+    changed = {
+        "repetition": (2.0, [1.0, 1.0, 1.0, -4.0, 1.0]),
+        "presence": (0.5, [2.0, 1.5, 1.5, -2.0, 1.0]),
+        "frequency": (0.5, [2.0, 1.5, 1.0, -2.0, 1.0]),
+    }
+    for name, (value, want) in changed.items():
+        found = probabilities(logits, params_of(1, **{name: value}), counts, jnp.zeros(1, jnp.int32))
+        np.testing.assert_allclose(found[0], jax.nn.softmax(jnp.asarray(want)), rtol=1e-6)
+
+
 def test_a_row_without_a_slot_has_no_penalties():
     counts = Counts(jnp.ones((2, SIZE), jnp.bool), jnp.ones((2, SIZE), jnp.int32))
     logits, params = logits_of(8, 3), params_of(3, repetition=1.5, frequency=1.0)

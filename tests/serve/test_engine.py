@@ -164,7 +164,7 @@ def test_logprobs_do_not_depend_on_the_schedule():
         ({"choice": 2**31}, "choice is"),
         ({"draw": Draw(top_p=2.0)}, "top_p is 2.0"),
         ({"draw": Draw(logit_bias={50: 1.0})}, "logit_bias has 50"),
-        ({"draw": Draw(logit_bias=dict.fromkeys(range(321), 1.0))}, "logit_bias has 321 tokens, expected at most 320."),
+        ({"draw": Draw(logit_bias=dict.fromkeys(range(8), 1.0))}, "logit_bias has 8 tokens, expected at most 7."),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(fields, message):

@@ -30,6 +30,7 @@ def shape_of(**changes: Any) -> DeviceShape:
         "rows": (1, 2, 4),
         "chunks": (4, 8, 16),
         "max_logprobs": 3,
+        "max_biased": 7,
     }
     return DeviceShape(**{**fields, **changes})
 

@@ -17,6 +17,7 @@ import uvicorn
 from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 from dovetail.serve._device import Device, DeviceShape, Drawn, Group, Rows
 from dovetail.serve._engine import Engine
+from dovetail.serve._request import Pooling
 from dovetail.serve.http import Http, Served, address_of, build_app, open_socket
 from support.small_tokenizers import small_tokenizer
 
@@ -31,7 +32,9 @@ class ScriptedDevice(Device):
     A grammar takes what it allows. Log-probabilities are made up: see `logprob_of`.
     """
 
-    def __init__(self, text: str | Sequence[int] = TEXT, *, slots: int = 4, vocab_size: int = 259) -> None:
+    def __init__(
+        self, text: str | Sequence[int] = TEXT, *, slots: int = 4, vocab_size: int = 259, pooling: Pooling | None = None
+    ) -> None:
         page, max_length = 8, 512
         pages = slots * (max_length // page) + 1
         self.shape = DeviceShape(
@@ -45,6 +48,7 @@ class ScriptedDevice(Device):
             rows=(slots,),
             chunks=(32, 128),
             max_logprobs=5,
+            pooling=pooling,
         )
         self.script = list(text.encode() if isinstance(text, str) else text)
         self.seconds = 0.0  # That a step takes.
@@ -64,6 +68,8 @@ class ScriptedDevice(Device):
         if rows.prompt_logprobs:
             assert rows.targets is not None
             found |= self._top("prompt_", rows.targets[0])
+        if rows.pools is not None:
+            found["pooled"] = rows.pools[0] @ np.stack([vector_of(int(token)) for token in rows.ids[0]])
         return Drawn(tokens, **found)
 
     def fetch(self, started: Drawn) -> Drawn:
@@ -106,6 +112,11 @@ class ScriptedDevice(Device):
 def logprob_of(token: int) -> float:
     """The log-probability of a token, wherever it is."""
     return -0.25 if token % 2 == 0 else -0.5
+
+
+def vector_of(token: int) -> np.ndarray:
+    """What the layers make of a token, wherever it is."""
+    return np.array([1, token % 2, token % 3, token % 5, token % 7], np.float32)
 
 
 CHAT = """\

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,10 @@ from ._resolve import Run, is_run
 from ._use import load_run, start_run
 
 if TYPE_CHECKING:
+    from dovetail.hardware import Hardware
     from dovetail.serve import Engine
-    from dovetail.train import Trained
+    from dovetail.serve.http import Serve
+    from dovetail.train import Trainer
 
 _KEY = "DOVETAIL_API_KEY"
 _OWN = ("engine", "http", "serving")
@@ -41,8 +44,10 @@ def _serve(args: argparse.Namespace) -> int:
     _check_packages()
     own, others = split_serving(args.overrides)
     run = start_run(args.run_directory, others, None, args.mesh, args.on)
+    if args.mesh is None and not any(split_override(text)[0].partition(".")[0] == "mesh" for text in others):
+        run = run._replace(cfg=_on_serving_mesh(run.cfg, run.hardware))
     from dovetail.config import override
-    from dovetail.serve import open_engine, tokenizer_of
+    from dovetail.serve import tokenizer_of
     from dovetail.serve.http import Serve, Served, address_of, open_socket, serve
 
     how = override(Serve(), own)
@@ -50,10 +55,10 @@ def _serve(args: argparse.Namespace) -> int:
     how.serving.check()
     tokenizer = tokenizer_of(run.cfg, run.files)
     with open_socket(args.host, args.port, has_keys=bool(keys)) as opened:
-        trained = load_run(run, None)
+        engine, step = _opened(run, how)
         name = how.http.name or _name(run.name)
-        with open_engine(trained, how.serving, how.engine) as engine:
-            served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, trained))
+        with engine:
+            served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, step))
             gc.collect()
             gc.freeze()  # What is there now stays: the collector need not look at it while tokens are waited for.
             with contextlib.closing(served):
@@ -61,15 +66,32 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
+def _on_serving_mesh(cfg: "Trainer.Config", hardware: "Hardware | None") -> "Trainer.Config":
+    """Returns the config on a mesh that splits layers alone: another device along `data` would do the same again."""
+    from dovetail.plan import serving_mesh
+
+    mesh = serving_mesh(cfg, hardware).set(data=1, across_slices={})
+    if mesh != cfg.mesh:
+        print(f"Serving on mesh {mesh.text()}. --mesh chooses another.", file=sys.stderr)
+    return cfg.set(mesh=mesh)
+
+
 def _say_ready(name: str, address: str) -> None:
     print(f"Serving {name} at {address} (OpenAI's interface: {address}/v1)", flush=True)
 
 
-def _reload(run: Run, engine: "Engine", trained: "Trained") -> Callable[[], int] | None:
+def _opened(run: Run, how: "Serve") -> "tuple[Engine, int]":
+    """Returns an engine, and the step of its parameters; as they were read, nobody keeps them."""
+    from dovetail.serve import open_engine
+
+    trained = load_run(run, None)
+    return open_engine(trained, how.serving, how.engine), trained.step
+
+
+def _reload(run: Run, engine: "Engine", now: int) -> Callable[[], int] | None:
     """Returns what has the newest parameters of a run served; a published model has no newer ones."""
     if not is_run(run.name):
         return None
-    now = trained.step
 
     def reload() -> int:
         nonlocal now

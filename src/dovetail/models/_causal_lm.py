@@ -128,6 +128,37 @@ class CausalLM(Objective):
         """Maps what `hidden` returns, or a part of it, `[..., D]`, to logits `[..., V]`."""
         return self._logits(hidden)
 
+    def predict(
+        self,
+        ids: Array,
+        hidden: Array,
+        before: Array,
+        *,
+        lengths: Array | None = None,
+        start: Array | None = None,
+    ) -> Array:
+        """Returns what `predictions` make of each token, `[B, T, P, D]` for P of them, for `head_logits`.
+
+        After a token, `hidden` says the next one, and the first prediction the one after that, if it is given the next
+        one; the second says the one behind, and so on. So what they say of a token has that token in it.
+
+        Args:
+            hidden: `[B, T, D]`, as `hidden` returns it for these tokens.
+            before: `[B, P, D]`, what `hidden` and all predictions but the last made of the token before the first.
+            lengths: with state, as in `forward`; so is `start`.
+        """
+        index, embedded, found = self._index(ids, lengths, start), self._embedded(ids), list[Array]()
+        for i, prediction in enumerate(self.predictions):
+            earlier = jnp.concatenate([before[:, i : i + 1], hidden[:, :-1]], axis=1)
+            tokens = Tokens(index, (index > i).astype(jnp.int32))  # The first ones have too few before them.
+            hidden = prediction(earlier, embedded, Context(tokens, index, Causal() & SameSegment(), ids))
+            found.append(hidden)
+        return jnp.stack(found, axis=2)
+
+    def num_predictions(self) -> int:
+        """Returns P, how many tokens after the next the model predicts."""
+        return len(self.predictions)
+
     def logits_of(self, x: Array) -> Array:
         """Maps what any layer of the stack makes, `[B, T, D]`, to the logits that it would have if it were the last."""
         return self._logits(self.norm(x))

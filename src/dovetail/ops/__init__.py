@@ -93,3 +93,4 @@ from .kernels._splash import SplashAttention as SplashAttention
 from .kernels._triton import TritonAttention as TritonAttention
 from .kernels._triton import stated_flops as stated_flops
 from .kernels._triton_grouped import TritonGroupedMatmul as TritonGroupedMatmul
+from .kernels._triton_paged import TritonPagedAttention as TritonPagedAttention

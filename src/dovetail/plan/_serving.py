@@ -92,21 +92,28 @@ class ServingReport(NamedTuple):
     versions: Mapping[str, str]
 
 
-def serving_mesh(cfg: Trainer.Config, hardware: Hardware) -> Mesh:
-    """Returns the mesh to serve on: layers are split over as many devices as divide them.
+def serving_mesh(cfg: Trainer.Config, hardware: Hardware | None = None) -> Mesh:
+    """Returns the mesh to serve on: layers are split over as many devices as divide them, and fast links join.
 
-    More devices would do the same work again: rather run an engine on each group. A step of decoding reads all weights
-    that a chip has, so that each should have few; and what a mesh for training gathers in each step would have to be
-    gathered for every token.
+    More devices, along `data`, would do the same work again: rather run an engine on each group. A step of decoding
+    reads all weights that a chip has, so that each should have few; and what a mesh for training gathers in each step
+    would have to be gathered for every token.
+
+    Args:
+        hardware: None: as many devices as the mesh of the run has.
     """
     tree = specs(cfg.model.build(path="model"))
-    slices = hardware.slices if hardware.chip.torus is not None else 1
-    inner = hardware.num_devices // slices
-    outer = {"data": slices} if slices > 1 else {}
+    devices, slices = cfg.mesh.num_devices, 1
+    if hardware is not None:
+        devices, slices = hardware.num_devices, hardware.slices
+    inner = devices // slices
     found = cfg.mesh
     for tensor in divisors(inner):
         split = {"data": inner // tensor, "tensor": tensor, "fsdp": 1, "expert": 1, "seq": 1, "pipeline": 1}
-        mesh = cfg.mesh.set(**split, across_slices=outer)
+        if hardware is None or hardware.chip.torus is not None:
+            mesh = cfg.mesh.set(**split, across_slices={"data": slices} if slices > 1 else {})
+        else:
+            mesh = cfg.mesh.set(**split | {"data": devices // tensor}, across_slices={})
         if fits(mesh, tree, BatchShape(rows=0)):
             found = mesh
     return found

@@ -11,7 +11,6 @@ from ._model_device import ModelDevice as ModelDevice
 from ._open import open_engine as open_engine
 from ._programs import Key as Key
 from ._programs import ServedModel as ServedModel
-from ._programs import Serving as Serving
 from ._quantised import quantised as quantised
 from ._request import Draw as Draw
 from ._request import Progress as Progress
@@ -19,6 +18,7 @@ from ._request import Request as Request
 from ._request import RequestError as RequestError
 from ._request import Token as Token
 from ._sampler import Sampler as Sampler
+from ._serving import Serving as Serving
 from ._stream import EngineClosed as EngineClosed
 from ._stream import Stream as Stream
 from ._text import TextStream as TextStream

@@ -16,7 +16,7 @@ Told = tuple[dict[str, Any], Finish | None, str]  # Arguments of `Stream.push`, 
 class Answer:
     """The answer to a request, between the sequence that is computed and the stream that is read."""
 
-    __slots__ = ("begun", "prompt", "sequence", "stream")
+    __slots__ = ("begun", "pooled", "prompt", "sequence", "stream")
 
     def __init__(self, stream: Stream, sequence: Sequence) -> None:
         self.stream = stream
@@ -26,7 +26,16 @@ class Answer:
         if stream.request.prompt_logprobs is not None:
             self.prompt = [Token(token) for token in stream.request.tokens]
 
-    def score(self, row: Row, drawn: Drawn) -> None:
+        self.pooled: np.ndarray | None = None  # As far as computed.
+
+    def read(self, row: Row, drawn: Drawn) -> None:
+        """Takes what is wanted of the prompt, of a part of it."""
+        if drawn.pooled is not None:
+            self.pooled = drawn.pooled if self.pooled is None or not row.start else self.pooled + drawn.pooled
+        if drawn.prompt_logprobs is not None:
+            self._score(row, drawn)
+
+    def _score(self, row: Row, drawn: Drawn) -> None:
         """Takes the log-probabilities of tokens of the prompt: each is of the token after."""
         most = self.stream.request.prompt_logprobs
         assert self.prompt is not None
@@ -50,9 +59,7 @@ class Answer:
             assert drawn.logprobs is not None
             top = _top(drawn.top_ids, drawn.top_logprobs, at, request.logprobs)
             told = Token(token, float(drawn.logprobs[at]), top)
-        progress: dict[str, Any] = {"tokens": (told,)}
-        if self.prompt is not None:
-            progress["prompt"], self.prompt = tuple(self.prompt), None
+        progress: dict[str, Any] = {"tokens": (told,), **self._of_prompt()}
         if token in request.stop_tokens:
             return progress, "stop", ""
         if sequence.grammar is not None:
@@ -67,7 +74,17 @@ class Answer:
 
     def nothing(self) -> Told:
         """Ends an answer without new tokens."""
-        return {"prompt": tuple(self.prompt or ())}, "length", ""
+        return self._of_prompt(), "length", ""
+
+    def _of_prompt(self) -> dict[str, Any]:
+        """What is wanted of the prompt, once."""
+        found: dict[str, Any] = {}
+        if self.prompt is not None:
+            found["prompt"], self.prompt = tuple(self.prompt), None
+        if self.pooled is not None:
+            length = float(np.linalg.norm(self.pooled))
+            found["embedding"], self.pooled = self.pooled / (length or 1.0), None
+        return found
 
 
 def _top(

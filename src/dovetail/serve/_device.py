@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._request import Pooling
+
 
 class Group(NamedTuple):
     """Layers that look equally far back, and the pages that they share: a page has room in each of their arrays."""
@@ -34,6 +36,8 @@ class DeviceShape:
     rows: tuple[int, ...]  # Numbers of rows of a step of decoding, ascending; the last is `slots`.
     chunks: tuple[int, ...]  # Numbers of tokens of a chunk of a prompt, ascending, each larger than 1.
     max_logprobs: int  # Alternatives that are reported of a token, at most.
+    max_biased: int = 300  # Tokens of a row whose logits are changed by a bias, at most.
+    pooling: Pooling | None = None  # How embeddings are made of prompts, unless a request says; None: they are not.
     drafts: int = 0  # Guesses of a row that are verified in a step of decoding, at most.
     own_drafts: bool = False  # Whether the device makes these guesses: then it does not look at those that it is given.
     draft_costs: tuple[float, ...] = ()  # By `rows`: how many plain steps one with guesses takes; (): no more than one.
@@ -60,6 +64,7 @@ class Rows:
     draw: "RowDraw | None" = None  # How; None: where tokens are drawn, the most likely ones, without log-probabilities.
     prompt_logprobs: bool = False  # Whether those of `targets` are wanted; for one row.
     targets: np.ndarray | None = None  # [R, T] int32: the token after each, where prompt_logprobs are wanted.
+    pools: np.ndarray | None = None  # [R, T] float32: of each token, its weight in an embedding; for one row.
     verifies: bool = (
         False  # Whether all tokens of a row after its first are guesses. Nothing else changes what is drawn.
     )
@@ -97,6 +102,7 @@ class Drawn(NamedTuple):
     prompt_logprobs: np.ndarray | None = None  # [T] float32, of `targets`.
     prompt_top_ids: np.ndarray | None = None  # [T, K]
     prompt_top_logprobs: np.ndarray | None = None  # [T, K]
+    pooled: np.ndarray | None = None  # [D] float32: the sum over tokens of what the layers made, by `pools`.
 
 
 class Device(abc.ABC):

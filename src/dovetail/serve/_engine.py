@@ -135,9 +135,14 @@ class Engine(Component):
             value = getattr(request, name)
             if value is not None and not 0 <= value <= most:
                 raise RequestError(f"{name} is {value}, expected 0 to {most}.", name)
+        if request.pooling is not None and self.shape.pooling is None:
+            raise RequestError("pooling: this model is not served for embeddings.", "pooling")
         if not 0 <= request.choice < 2**31:
             raise RequestError(f"choice is {request.choice}, expected 0 to {2**31 - 1}.", "choice")
         request.draw.check()
+        if (count := len(request.draw.logit_bias)) > self.shape.max_biased:
+            found = f"logit_bias has {count} tokens, expected at most {self.shape.max_biased}."
+            raise RequestError(found, "logit_bias")
         for token, bias in request.draw.logit_bias.items():
             if not 0 <= token < vocab or not math.isfinite(bias):
                 message = f"logit_bias has {token}: {bias}, expected tokens from 0 to {vocab - 1} and finite numbers."
@@ -341,7 +346,7 @@ class Engine(Component):
                 continue
             answer: Answer = sequence.owner
             if row.scores:
-                answer.score(row, drawn)
+                answer.read(row, drawn)
             if row.draws:
                 found = {(i, t): token for t, token in enumerate(tokens[i])} if call.verifies else {(i,): tokens[i]}
                 self._drew(row, {at: token for at, token in found.items() if token >= 0}, drawn)

@@ -18,10 +18,10 @@ from dovetail.train import Trained
 
 from ._compiled import compiled, placed, row_arrays
 from ._device import Device, Drawn, RowDraw, Rows
-from ._drafter import Drafter
+from ._drafter import Drafter, DraftModel, OnDevice, Predictor
 from ._draw import Drawing, DrawParams, Verified
-from ._programs import Key, ServedModel, Serving
-from ._request import MOST_BIASED
+from ._programs import Key, ServedModel
+from ._serving import Serving
 
 _TIMED = 5  # Steps that are measured; the shortest counts.
 
@@ -32,6 +32,7 @@ class _Started(NamedTuple):
     tokens: Array | None
     drawing: Drawing | Verified | None = None
     scored: tuple[Array, Array, Array] | None = None
+    pooled: Array | None = None
 
 
 class ModelDevice(Device):
@@ -43,63 +44,71 @@ class ModelDevice(Device):
     """
 
     def __init__(self, serving: Serving, trained: Trained, draft: Trained | None = None) -> None:
-        self._drafter = None if draft is None else Drafter(serving, draft, trained.program.cfg.mesh)
-        small = None if self._drafter is None else self._drafter.model
-        self._model = model = ServedModel(trained.program.cfg, serving, draft=small)
-        self.shape, self._step = model.shape, np.int32(trained.step)
-        self._params = placed(model, trained.params)
+        serving = serving if draft is None else serving.set(drafter="lookup")  # It guesses in place of predictions.
+        smaller = None if draft is None else DraftModel(serving, draft, trained.program.cfg.mesh)
+        self._model = model = ServedModel(
+            trained.program.cfg, serving, draft=None if smaller is None else smaller.model
+        )
+        self.shape = model.shape
         devices = model.program.devices
+        params = placed(model, trained.params)
         with phase("allocating"):
-            self._state: Any = devices.jit(model.make_state, out_shardings=model.state_shardings())()
-            self._last, self._counts = devices.jit(model.make_tokens, out_shardings=devices.everywhere)()
+            state = devices.jit(model.make_state, out_shardings=model.state_shardings())()
+            last, counts = devices.jit(model.make_tokens, out_shardings=devices.everywhere)()
+        self._on = OnDevice(params, state, last, counts, np.int32(trained.step))
         self._all_tokens = np.full((1, -(-self.shape.vocab_size // 32)), -1, np.int32)
         with phase("compiling"):
             self._compiled = compiled(model, model.keys())
-            if self._drafter is not None:
-                self._drafter.open()
+            self._drafter: Drafter | None = smaller
+            if smaller is not None:
+                smaller.open()
+            elif model.predictions:
+                self._drafter = Predictor(model)
         if self.shape.drafts:
             self.shape = dataclasses.replace(self.shape, draft_costs=tuple(map(self._draft_cost, self.shape.rows)))
 
     def run(self, rows: Rows) -> _Started:
-        (count, time), ids = rows.ids.shape, rows.ids
-        arrays = row_arrays(rows)
+        (count, time), ids, on = rows.ids.shape, rows.ids, self._on
         if self._drafter is not None:
-            ids = self._drafter.guess(rows, self._last) if rows.verifies else self._drafter.read(rows, self._last)
-        hidden, final, self._state = self._compiled[Key("layers", count, time)](
-            self._params, self._state, self._last, ids, arrays, dict(rows.tables), self._step
+            ids = self._drafter.before(rows, on)
+        hidden, final, on.state = self._compiled[Key("layers", count, time)](
+            on.params, on.state, on.last, ids, row_arrays(rows), dict(rows.tables), on.step
         )
         if rows.verifies:
-            return _sent(self._verify(rows, ids, hidden))
-        scored = None
+            started = self._verify(rows, ids, hidden)
+            if self._drafter is not None:
+                self._drafter.after(rows, on, ids, hidden, started.tokens)
+            return _sent(started)
+        if self._drafter is not None:
+            self._drafter.after(rows, on, ids, hidden, None)
+        scored = pooled = None
         if rows.prompt_logprobs:
-            scored = self._compiled[Key("score", 1, time)](self._params, hidden, rows.targets)
+            scored = self._compiled[Key("score", 1, time)](on.params, hidden, rows.targets)
+        if rows.pools is not None:
+            pooled = self._compiled[Key("pool", 1, time)](hidden, rows.pools)
         if not rows.draws.any():
-            return _sent(_Started(None, None, scored))
+            return _sent(_Started(None, None, scored, pooled))
         if rows.draw is None:
-            tokens, self._last = self._compiled[Key("greedy", count)](
-                self._params, final, self._last, rows.slots, rows.draws
-            )
-            return _sent(_Started(tokens, None, scored))
-        drawing, self._last, self._counts = self._compiled[Key("draw", count)](
-            self._params, final, self._last, self._counts, rows.slots, rows.draws, self._draw_params(rows.draw)
+            tokens, on.last = self._compiled[Key("greedy", count)](on.params, final, on.last, rows.slots, rows.draws)
+            return _sent(_Started(tokens, None, scored, pooled))
+        drawing, on.last, on.counts = self._compiled[Key("draw", count)](
+            on.params, final, on.last, on.counts, rows.slots, rows.draws, self._draw_params(rows.draw)
         )
-        return _sent(_Started(drawing.tokens, drawing, scored))
+        return _sent(_Started(drawing.tokens, drawing, scored, pooled))
 
     def _verify(self, rows: Rows, ids: Any, hidden: Array) -> _Started:
-        given = (rows.slots, rows.draws, ids, rows.count)
+        given, on = (rows.slots, rows.draws, ids, rows.count), self._on
         if rows.draw is None:
-            tokens, self._last = self._compiled[Key("verify_greedy", *ids.shape)](
-                self._params, hidden, self._last, *given
-            )
+            tokens, on.last = self._compiled[Key("verify_greedy", *ids.shape)](on.params, hidden, on.last, *given)
             return _Started(tokens)
-        found, self._last, self._counts = self._compiled[Key("verify", *ids.shape)](
-            self._params, hidden, self._last, self._counts, *given, self._draw_params(rows.draw)
+        found, on.last, on.counts = self._compiled[Key("verify", *ids.shape)](
+            on.params, hidden, on.last, on.counts, *given, self._draw_params(rows.draw)
         )
         return _Started(found.tokens, found)
 
     def fetch(self, started: _Started) -> Drawn:
-        tokens, drawing, scored = jax.device_get(tuple(started))
-        found = Drawn(np.zeros(0, np.int32) if tokens is None else tokens)
+        tokens, drawing, scored, pooled = jax.device_get(tuple(started))
+        found = Drawn(np.zeros(0, np.int32) if tokens is None else tokens, pooled=pooled)
         if drawing is not None:
             found = found._replace(
                 logprobs=drawing.logprobs, top_ids=drawing.top_ids, top_logprobs=drawing.top_logprobs
@@ -111,16 +120,16 @@ class ModelDevice(Device):
 
     def save(self, slot: int, snapshot: int) -> None:
         target = np.int32(self.shape.slots + snapshot)
-        self._state = self._compiled[Key("save")](self._state, np.int32(slot), target)
+        self._on.state = self._compiled[Key("save")](self._on.state, np.int32(slot), target)
 
     def count(self, slot: int, prompt: Sequence[int], output: Sequence[int]) -> None:
         both = [np.full(self.shape.max_length, -1, np.int32) for _ in range(2)]
         for place, ids in zip(both, (prompt, output), strict=True):
             place[: len(ids)] = ids
-        self._counts = self._compiled[Key("count")](self._counts, np.int32(slot), *both)
+        self._on.counts = self._compiled[Key("count")](self._on.counts, np.int32(slot), *both)
 
     def swap(self, params: Any) -> None:
-        self._params = placed(self._model, params)
+        self._on.params = placed(self._model, params)
 
     def _draft_cost(self, rows: int) -> float:
         """Returns how many plain steps one that verifies takes."""
@@ -151,7 +160,8 @@ class ModelDevice(Device):
     def _draw_params(self, how: RowDraw) -> DrawParams:
         rows = len(how.temperature)
         mask = np.repeat(self._all_tokens, rows, axis=0) if how.mask is None else how.mask
-        ids, bias = np.full((rows, MOST_BIASED), -1, np.int32), np.zeros((rows, MOST_BIASED), np.float32)
+        places = (rows, self.shape.max_biased)
+        ids, bias = np.full(places, -1, np.int32), np.zeros(places, np.float32)
         for row, wanted in enumerate(how.bias or ()):
             ids[row, : len(wanted)], bias[row, : len(wanted)] = list(wanted), list(wanted.values())
         arrays: tuple[Any, ...] = (

@@ -5,7 +5,7 @@ from dovetail.train import Trained
 
 from ._engine import Engine
 from ._model_device import ModelDevice
-from ._programs import Serving
+from ._serving import Serving
 
 
 def open_engine(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import ConfigBase, ConfigError
+from dovetail.config import ConfigError
 from dovetail.module import State, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
 from dovetail.parallel import decoding_layout
@@ -21,68 +21,14 @@ from dovetail.train import Program, Trainer
 
 from ._apart import layers_apart
 from ._device import DeviceShape, Group
-from ._draw import (
-    Counts,
-    Drawing,
-    DrawParams,
-    Verified,
-    add_tokens,
-    count_tokens,
-    draw,
-    greedy,
-    make_counts,
-    score,
-    verify,
-    verify_greedy,
-)
+from ._draw import Counts, count_tokens, make_counts
+from ._draw_programs import DrawPrograms, abstract_draw, joined, pooled
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
-from ._quantised import KV, Weights, check_speed, quantised
-from ._request import MOST_BIASED
+from ._predictions import Ahead, Made, guess, predict, with_last
+from ._quantised import check_speed, quantised
+from ._serving import LONGEST, Serving, fitting_chunks, num_pages
 from ._store import Store
-
-_LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
-
-
-class Serving(ConfigBase):
-    """How much is served at once. All programs are compiled for these sizes before the first request."""
-
-    slots: int = 16  # Sequences that run at once.
-    page: int = 16  # Tokens of a page.
-    max_length: int | None = None  # Tokens of a sequence; None: as many as the model can have, 4096 at most.
-    tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
-    memory: float = 0.5  # Of what is free, for the state of sequences.
-    snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
-    rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128, 256)  # Numbers of sequences in a step; slots at most.
-    chunks: tuple[int, ...] = (16, 32, 64, 128, 256)  # Numbers of tokens of a prompt in a step.
-    max_logprobs: int = 20  # Alternatives of a token that can be reported.
-    drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
-    # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
-    apart: bool = True
-    weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
-    kv: KV | None = None  # Keys and values, or what else caches keep; None: in the dtype of the computation.
-    slower: bool = False  # Whether to use few bits also where they take longer, to save memory.
-
-    def check(self) -> None:
-        """Raises if a value makes no sense."""
-        least = {"slots": 1, "page": 1, "max_length": 2, "tokens": 1, "snapshots": 0, "max_logprobs": 0, "drafts": 0}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise ConfigError(f"{name} is {value}, expected at least {smallest}.")
-        if self.chunks and self.drafts >= self.chunks[-1]:
-            raise ConfigError(f"drafts is {self.drafts}, expected less than the largest chunk: {self.chunks[-1]}.")
-        if not 0 < self.memory <= 1:
-            raise ConfigError(f"memory is {self.memory}, expected a share: more than 0, at most 1.")
-        for name, smallest in {"rows": 1, "chunks": 2}.items():
-            values = getattr(self, name)
-            if not values or list(values) != sorted(set(values)) or values[0] < smallest:
-                raise ConfigError(f"{name} is {values}, expected ascending numbers from {smallest} on.")
-
-    @property
-    def row_counts(self) -> tuple[int, ...]:
-        """Numbers of rows of a step of decoding; the last has room for all slots."""
-        return (*(count for count in self.rows if count < self.slots), self.slots)
 
 
 class Key(NamedTuple):
@@ -129,6 +75,7 @@ class ServedModel:
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
+        self._hidden_shape = self._hidden_of_one()
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
         if draft is not None:
             _check_draft(self.shape, draft.shape)
@@ -146,7 +93,7 @@ class ServedModel:
     def _length(self) -> int:
         with self.program.devices.ambient():
             longest, _ = call(self.program.model, self.params, method="max_length")
-        length = self.serving.max_length or min(longest or _LONGEST, _LONGEST)
+        length = self.serving.max_length or min(longest or LONGEST, LONGEST)
         if longest is not None and length > longest:
             raise ConfigError(f"max_length is {length}, but the model has {longest} positions. Use {longest} or less.")
         return length
@@ -171,7 +118,7 @@ class ServedModel:
         if room is not None:
             room -= store.row_bytes() * (serving.slots + copies)
         tokens = fitting_tokens(serving.tokens or serving.slots * length, length, page_bytes, serving.page, room)
-        pages = {name: _pages(serving, tokens, length, page_window(name)) for name in groups}
+        pages = {name: num_pages(serving, tokens, length, page_window(name)) for name in groups}
         self.page_bytes, self.row_bytes = page_bytes, store.row_bytes()
         return DeviceShape(
             slots=serving.slots,
@@ -182,17 +129,24 @@ class ServedModel:
             max_length=length,
             vocab_size=self._vocab_size(),
             rows=serving.row_counts,
-            chunks=_chunks(serving, length),
+            chunks=fitting_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
+            max_biased=serving.max_biased,
             drafts=serving.drafts,
+            own_drafts=bool(self.predictions),
+            pooling=serving.embed,
         )
 
     @functools.cached_property
     def _size_names(self) -> set[str]:
         ids, given = _abstract_inputs(1, 1)
         with self.program.devices.ambient():
-            options = {"sizes": {"batch": 1}, "method": "hidden", **given, **self._options}
-            return size_names(self.program.model, self.params, ids, **options)
+            options = {"sizes": {"batch": 1}, **given, **self._options}
+            names = size_names(self.program.model, self.params, ids, method="hidden", **options)
+            if self.predictions:
+                more = size_names(self.program.model, self.params, ids, *self._ahead(1), method="predict", **options)
+                names |= more
+            return names
 
     def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
         width = -(-self._length // self.serving.page)
@@ -200,8 +154,32 @@ class ServedModel:
         sizes |= {"batch": rows, "capacity": self._length, **pages}
         ids, given = _abstract_inputs(rows, 1)
         with self.program.devices.ambient():
-            options = {"sizes": sizes, "method": "hidden", **given, **self._options}
-            return state_specs(self.program.model, self.params, ids, **options)
+            options = {"sizes": sizes, **given, **self._options}
+            found = state_specs(self.program.model, self.params, ids, method="hidden", **options)
+            if self.predictions:
+                inputs = (ids, *self._ahead(rows))
+                found |= state_specs(self.program.model, self.params, *inputs, method="predict", **options)
+            return found
+
+    def _ahead(self, rows: int, time: int = 1) -> tuple[Any, Any]:
+        """Returns the shapes of what predictions are made from."""
+        return self._hidden(rows, time), self._hidden(rows, self.predictions)
+
+    @functools.cached_property
+    def predictions(self) -> int:
+        """How many tokens after the next the model predicts, if it makes the guesses itself; else 0."""
+        if self.serving.drafter != "predictions" or not self.serving.drafts:
+            return 0
+        model, count = self.program.model, 0
+        if hasattr(model, "num_predictions"):
+            with self.program.devices.ambient():
+                count, _ = call(model, self.params, method="num_predictions")
+        if not count:
+            raise ConfigError(
+                f'drafter is "predictions", but {model!r} predicts the next token alone.\n'
+                '  Train it with `predictions`, or use drafter="lookup", or a draft model.'
+            )
+        return count
 
     def store(self, rows: int) -> Store:
         """Returns how state is kept, for calls of so many rows."""
@@ -245,27 +223,45 @@ class ServedModel:
             yield from (Key("verify_greedy", rows, shape.drafts + 1), Key("verify", rows, shape.drafts + 1))
         for chunk in (*shape.chunks, 1):
             yield Key("score", 1, chunk)
+        for chunk in shape.chunks if shape.pooling else ():
+            yield Key("pool", 1, chunk)
         yield Key("count")
         if shape.has_row_state and shape.snapshots:
             yield Key("save")
+
+    def prediction_keys(self) -> Iterator[Key]:
+        """Yields the programs of a model that makes the guesses itself."""
+        shape = self.shape
+        for rows, time in {(1, chunk) for chunk in (1, *shape.chunks)} | {
+            (rows, time) for rows in shape.rows for time in (1, shape.drafts + 1)
+        }:
+            yield Key("predict", rows, time)
+        for rows in shape.rows:
+            yield Key("guess", rows, shape.drafts + 1)
 
     def function(self, key: Key) -> tuple[Callable[..., Any], tuple[int, ...]]:
         """Returns a program, and which of its arguments it takes the memory of."""
         match key.name:
             case "layers":
                 return functools.partial(self._layers, self.store(key.rows)), (1,)
+            case "predict":
+                return functools.partial(predict, self.ahead(key.rows)), (1, 3)
+            case "guess":
+                return functools.partial(guess, self.ahead(key.rows), key.time - 1), (1,)
             case "greedy":
-                return self._greedy, (2,)
+                return self._draws.greedy, (2,)
             case "draw":
-                return self._draw, (2, 3)
+                return self._draws.draw, (2, 3)
             case "verify_greedy":
-                return self._verify_greedy, (2,)
+                return self._draws.verify_greedy, (2,)
             case "verify":
-                return self._verify, (2, 3)
+                return self._draws.verify, (2, 3)
             case "score":
-                return self._score, ()
+                return self._draws.score, ()
+            case "pool":
+                return pooled, ()
             case "join":
-                return _joined, ()
+                return joined, ()
             case "count":
                 return count_tokens, (0,)
             case _:
@@ -275,10 +271,28 @@ class ServedModel:
         """Returns a program for arguments of its shapes (`jax.stages.Traced`); nothing is compiled yet."""
         function, donated = self.function(key)
         everywhere, state = self.program.devices.everywhere, self.state_shardings()
-        places = {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
+        places = {
+            "layers": (everywhere, everywhere, state),
+            "predict": (everywhere, state),
+            "guess": (everywhere, state),
+            "save": state,
+        }.get(key.name, everywhere)
         options = {} if everywhere is None else {"out_shardings": places}
         with self.program.devices.ambient():
             return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+
+    @property
+    def _draws(self) -> DrawPrograms:
+        return DrawPrograms(self.program.model, self._options, self.shape.max_logprobs)
+
+    def ahead(self, rows: int) -> Ahead:
+        """Returns what programs of predictions are made of, for calls of so many rows."""
+        return Ahead(self.program.model, self.store(rows), self._options, self.predictions)
+
+    def make_made(self) -> Made:
+        """Returns what was made of the last tokens before the first call, for predictions."""
+        hidden, slots = self._hidden(self.shape.slots, self.predictions), self.shape.slots
+        return Made(jnp.zeros(hidden.shape, hidden.dtype), jnp.full(slots, -1, jnp.int32))
 
     def _layers(
         self,
@@ -293,65 +307,13 @@ class ServedModel:
     ) -> tuple[Array, Array, State]:
         """Runs the layers on `[R, T]` tokens; returns `[R, T, D]`, its last token of each row, and the state."""
         slots, count = rows["slots"], rows["count"]
-        first = jnp.where(rows["follows"], jnp.take(last, slots, mode="clip"), ids[:, 0])
-        ids = jnp.concatenate([first[:, None], ids[:, 1:]], axis=1)
+        ids = with_last(ids, rows, last)
         given = store.rows(state, rows["source"], rows["fresh"], tables)
         options = {"method": "hidden", "lengths": count, "start": rows["start"], "step": step, **self._options}
         hidden, collected = call(self.program.model, params, ids, state=given, **options)
         end = jnp.maximum(count - 1, 0)[:, None, None]
         final = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
         return hidden, final, store.written(state, collected.state or {}, slots)
-
-    def _logits(self, params: Any, hidden: Array) -> Array:
-        return call(self.program.model, params, hidden, method="head_logits", **self._options)[0]
-
-    def _greedy(self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array) -> tuple[Array, Array]:
-        tokens = greedy(self._logits(params, hidden))
-        return tokens, _remembered(last, slots, draws, tokens)
-
-    def _draw(
-        self, params: Any, hidden: Array, last: Array, counts: Counts, slots: Array, draws: Array, how: DrawParams
-    ) -> tuple[Drawing, Array, Counts]:
-        drawing = draw(self._logits(params, hidden), how, counts, slots, alternatives=self.shape.max_logprobs)
-        counted = add_tokens(counts, jnp.where(draws, slots, -1), drawing.tokens)
-        return drawing, _remembered(last, slots, draws, drawing.tokens), counted
-
-    def _verify_greedy(
-        self, params: Any, hidden: Array, last: Array, slots: Array, draws: Array, ids: Array, count: Array
-    ) -> tuple[Array, Array]:
-        tokens = verify_greedy(self._logits(params, hidden), ids[:, 1:], jnp.maximum(count - 1, 0))
-        return tokens, _remembered(last, slots, draws, _last_of(tokens))
-
-    def _verify(
-        self,
-        params: Any,
-        hidden: Array,
-        last: Array,
-        counts: Counts,
-        slots: Array,
-        draws: Array,
-        ids: Array,
-        count: Array,
-        how: DrawParams,
-    ) -> tuple[Verified, Array, Counts]:
-        assert how.mask is not None
-        # It is of the first place. Rows of a grammar have no guesses, so what they have at other places is not used.
-        masks = jnp.repeat(how.mask[:, None], ids.shape[1], axis=1)
-        found = verify(
-            self._logits(params, hidden),
-            ids[:, 1:],
-            jnp.maximum(count - 1, 0),
-            how._replace(mask=None),
-            counts,
-            slots,
-            masks=masks,
-            alternatives=self.shape.max_logprobs,
-        )
-        counted = add_tokens(counts, jnp.where(draws, slots, -1), found.tokens)
-        return found, _remembered(last, slots, draws, _last_of(found.tokens)), counted
-
-    def _score(self, params: Any, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
-        return score(self._logits(params, hidden[0]), targets[0], self.shape.max_logprobs)
 
     def inputs(self, key: Key) -> tuple[Any, ...]:
         """Returns the shapes of the arguments of a program, and where they lie: on every device, if nothing else."""
@@ -375,6 +337,11 @@ class ServedModel:
                 rows = dict.fromkeys(("slots", "source", "start", "count"), one) | {"fresh": flags, "follows": flags}
                 tables = {group.name: _int((key.rows, self.shape.row_pages)) for group in self.shape.groups}
                 return self.params, state, last, ids, rows, tables, _int(())
+            case "predict" | "guess":
+                layers = self._inputs(Key("layers", key.rows, key.time))
+                made = jax.eval_shape(self.make_made)
+                more = (self._hidden(key.rows, key.time), ids) if key.name == "predict" else ()
+                return *layers[:3], made, *layers[3:], *more
             case "greedy":
                 return self.params, self._hidden(key.rows), last, one, flags
             case "draw":
@@ -385,17 +352,19 @@ class ServedModel:
                     counts,
                     one,
                     flags,
-                    _abstract_draw(self.shape, key.rows),
+                    abstract_draw(self.shape, key.rows),
                 )
             case "verify_greedy":
                 return self.params, self._hidden(key.rows, key.time), last, one, flags, ids, one
             case "verify":
-                how = _abstract_draw(self.shape, key.rows)
+                how = abstract_draw(self.shape, key.rows)
                 return self.params, self._hidden(key.rows, key.time), last, counts, one, flags, ids, one, how
             case "join":
                 return one, (one,) * (key.time - 1)
             case "score":
                 return self.params, self._hidden(1, key.time), ids
+            case "pool":
+                return self._hidden(1, key.time), jax.ShapeDtypeStruct((1, key.time), jnp.float32)
             case "count":
                 padded = _int((self.shape.max_length,))
                 return counts, _int(()), padded, padded
@@ -403,14 +372,14 @@ class ServedModel:
                 return state, _int(()), _int(())
 
     def _hidden(self, *shape: int) -> Any:
-        hidden, _, _ = self._hidden_shape
-        return jax.ShapeDtypeStruct((*shape, hidden.shape[-1]), hidden.dtype)
+        return jax.ShapeDtypeStruct((*shape, self._hidden_shape.shape[-1]), self._hidden_shape.dtype)
 
-    @functools.cached_property
-    def _hidden_shape(self) -> Any:
-        key = Key("layers", 1, 1)
+    def _hidden_of_one(self) -> Any:
+        def hidden(params: Any, ids: Array) -> Array:
+            return call(self.program.model, params, ids, method="hidden", **self._options)[0]
+
         with self.program.devices.ambient():
-            return jax.eval_shape(self.function(key)[0], *self.inputs(key))
+            return jax.eval_shape(hidden, self.params, _int((1, 1)))
 
 
 def _merged_params(program: Program) -> Any:
@@ -422,35 +391,6 @@ def _merged_params(program: Program) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
 
     return merged(jax.tree.map(read, specs(program.model), state.params), state.run_state)
-
-
-def _pages(serving: Serving, tokens: int, length: int, window: int | None) -> int:
-    """Returns how many pages a group has: page 0, which nobody uses, and as many as sequences can fill."""
-    whole = -(-tokens // serving.page)
-    if window is None:
-        return 1 + whole
-    chunk = max(_chunks(serving, length))
-    each = min(-(-(window + chunk) // serving.page) + 2, -(-length // serving.page))
-    return 1 + min(whole, max(each * serving.slots, each))
-
-
-def _chunks(serving: Serving, length: int) -> tuple[int, ...]:
-    """Returns the chunks of prompts that a sequence of this length can have; one at least."""
-    found = tuple(chunk for chunk in serving.chunks if chunk < length)
-    return found or serving.chunks[:1]
-
-
-def _remembered(last: Array, slots: Array, draws: Array, tokens: Array) -> Array:
-    return last.at[jnp.where(draws, slots, last.shape[0])].set(tokens, mode="drop")
-
-
-def _last_of(tokens: Array) -> Array:
-    """Returns the last token `[R]` of each row that is one."""
-    return jnp.take_along_axis(tokens, jnp.sum(tokens >= 0, axis=1, keepdims=True) - 1, axis=1)[:, 0]
-
-
-def _joined(first: Array, more: tuple[Array, ...]) -> Array:
-    return jnp.stack([first, *more], axis=1)
 
 
 def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
@@ -467,20 +407,9 @@ def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
         )
 
 
-def _real(shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def _int(shape: tuple[int, ...]) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
     return _int((rows, time)), {"lengths": _int((rows,)), "start": _int((rows,))}
-
-
-def _abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
-    real, ints, mask = _real((rows,)), _int((rows,)), _int((rows, -(-shape.vocab_size // 32)))
-    seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-    biases = (_int((rows, MOST_BIASED)), _real((rows, MOST_BIASED)))
-    return DrawParams(real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)

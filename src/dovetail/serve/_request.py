@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-MOST_BIASED = 320  # Tokens of a request whose logits may be changed; programs are compiled for as many.
+Pooling = Literal["last", "mean"]  # Of an embedding: what the layers make of the last token, or the mean of all.
 Finish = Literal["stop", "length", "abort", "error"]
 
 
@@ -80,9 +80,6 @@ class Draw:
         for name in ("top_p", "repetition_penalty"):
             if getattr(self, name) == 0:
                 raise RequestError(f"{name} is 0, expected more.", name)
-        if len(self.logit_bias) > MOST_BIASED:
-            found = f"logit_bias has {len(self.logit_bias)} tokens, expected at most {MOST_BIASED}."
-            raise RequestError(found, "logit_bias")
 
     @property
     def is_plain(self) -> bool:
@@ -104,15 +101,21 @@ class Request:
     """A prompt to go on from."""
 
     tokens: tuple[int, ...]  # At least one.
-    max_tokens: int  # New ones. 0: only the prompt is read, for its log-probabilities.
+    max_tokens: int  # New ones. 0: only the prompt is read, for its log-probabilities or its embedding.
     draw: Draw = Draw()
     stop_tokens: frozenset[int] = frozenset()  # The text ends with one of these.
     logprobs: int | None = None  # How many alternatives to each new token are reported; 0: only the token's own.
     prompt_logprobs: int | None = None  # The same for the tokens of the prompt, from the second on.
+    pooling: Pooling | None = None  # The prompt's embedding is wanted, made so.
     priority: int = 0  # Lower numbers come first.
     grammar: Grammar | None = None
     choice: int = 0  # Which of several answers to one prompt this is: others get other random numbers.
     salt: str = ""  # Prefixes are shared among requests with the same.
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether something is wanted of all tokens of the prompt, so that none may be known already."""
+        return self.prompt_logprobs is not None or self.pooling is not None
 
 
 class Token(NamedTuple):
@@ -131,3 +134,4 @@ class Progress(NamedTuple):
     error: str = ""  # With "error": what happened.
     prompt: tuple[Token, ...] = ()  # Once, before the first new token, if prompt_logprobs were asked for.
     cached: int = 0  # Tokens of the prompt that were not computed again.
+    embedding: np.ndarray | None = None  # [D] float32, of length 1; with the prompt, if it was asked for.

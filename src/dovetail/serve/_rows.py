@@ -55,7 +55,7 @@ class RowArrays:
         follows[:used] = [row.follows for row in planned]
         draws[:used] = [row.draws for row in planned]
         fresh[:used] = start[:used] == 0
-        targets = None
+        targets = pools = None
         if decodes:
             ids[:used, 0] = [0 if row.follows else row.sequence.tokens[row.start] for row in planned]
             for i, row in enumerate(planned if call.verifies else ()):
@@ -63,7 +63,8 @@ class RowArrays:
         else:
             row = planned[0]
             ids[0, : row.count] = row.sequence.tokens[row.start : row.start + row.count]
-            targets = self._targets(row, call.size) if row.scores else None
+            if row.scores:
+                targets, pools = self._targets(row, call.size), _pools(row, call.size)
         return Rows(
             ids=ids,
             slots=slots,
@@ -77,6 +78,7 @@ class RowArrays:
             draw=self._draw(planned, slots),
             prompt_logprobs=targets is not None,
             targets=targets,
+            pools=pools,
             verifies=call.verifies,
         )
 
@@ -100,7 +102,9 @@ class RowArrays:
             held.changes.clear()
         return slot
 
-    def _targets(self, row: Row, size: int) -> np.ndarray:
+    def _targets(self, row: Row, size: int) -> np.ndarray | None:
+        if row.sequence.request.prompt_logprobs is None:
+            return None
         targets = np.zeros((1, size), np.int32)
         following = row.sequence.tokens[row.start + 1 : row.start + 1 + row.count]
         targets[0, : len(following)] = following
@@ -128,6 +132,16 @@ class RowArrays:
             mask=mask,
             bias=bias,
         )
+
+
+def _pools(row: Row, size: int) -> np.ndarray | None:
+    """Returns the weights of tokens in an embedding; those of all chunks of a prompt together are 1."""
+    prompt, pooling = row.sequence.prompt, row.sequence.request.pooling
+    if pooling is None:
+        return None
+    places = row.start + np.arange(size)
+    chosen = places == prompt - 1 if pooling == "last" else places < min(prompt, row.start + row.count)
+    return (chosen.astype(np.float32) / (1 if pooling == "last" else prompt))[None]
 
 
 def _needs_draw(sequence: Sequence) -> bool:

@@ -133,7 +133,7 @@ class Scheduler:
         for sequence in list(self.running):
             self._preempt(sequence)
             if len(sequence.tokens) == sequence.prompt:
-                sequence.scored = sequence.request.prompt_logprobs is None
+                sequence.scored = not sequence.request.reads_all
         self.pages.clear()
         self._blocked = None
 

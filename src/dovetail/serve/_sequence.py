@@ -67,7 +67,7 @@ class Sequence:
         self.counted = False  # Whether the device knows which tokens have been there.
         self.guesses: Guesses | None = None  # Of tokens to come; None: it has none.
         self.drafted = 0  # Guesses that a call verifies: how far it is then, is not known yet.
-        self.scored = request.prompt_logprobs is None  # Whether the log-probabilities of the prompt are under way.
+        self.scored = not request.reads_all  # Whether all that is wanted of the prompt is under way.
         self.turns = 0  # How often it has got a slot.
         self.ended = False
         self.leader: Sequence | None = None  # One that computes what this one can then begin with,
@@ -107,7 +107,7 @@ class Row:
     follows: bool  # Whether the token is not known yet.
     source: int | None  # A snapshot that it starts from.
     number: int  # Of the token that is drawn, in the answer.
-    scores: bool = False  # Whether the log-probabilities of its tokens are wanted.
+    scores: bool = False  # Whether its tokens are read for what is wanted of the prompt.
     drafts: SequenceOf[int] = ()  # Guesses of the tokens after the first; `count` has them.
 
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ._request import Finish, Progress, Request, Token
 
 
@@ -30,6 +32,7 @@ class Stream:
         self._tokens: list[Token] = []
         self._read = 0  # Tokens that have been read.
         self._prompt: tuple[Token, ...] = ()
+        self._embedding: np.ndarray | None = None
         self._prompt_read = False
         self._cached = 0
         self._finish: Finish | None = None
@@ -51,7 +54,8 @@ class Stream:
         with self._changed:
             if not self._changed.wait_for(lambda: self._finish is not None, timeout):
                 raise TimeoutError(f"the answer has not ended after {timeout} s.")
-            return Progress(tuple(self._tokens), self._finish, self._error, self._prompt, self._cached)
+            whole = (tuple(self._tokens), self._finish, self._error, self._prompt, self._cached)
+            return Progress(*whole, self._embedding)
 
     def __aiter__(self) -> "Stream":
         return self
@@ -78,7 +82,7 @@ class Stream:
         self._read = len(self._tokens)
         self._prompt_read = self._prompt_read or bool(prompt)
         self._finish_read = ends
-        return Progress(tokens, self._finish, self._error, prompt, self._cached)
+        return Progress(tokens, self._finish, self._error, prompt, self._cached, self._embedding)
 
     def push(
         self,
@@ -87,6 +91,7 @@ class Stream:
         error: str = "",
         prompt: tuple[Token, ...] = (),
         cached: int | None = None,
+        embedding: np.ndarray | None = None,
     ) -> asyncio.Future[None] | None:
         """Adds to the answer, for the engine alone; returns who waits for it in an event loop, to be woken."""
         with self._changed:
@@ -97,6 +102,7 @@ class Stream:
                 if self.first is None:
                     self.first = time.monotonic()
             self._prompt = self._prompt or prompt
+            self._embedding = self._embedding if embedding is None else embedding
             self._cached = self._cached if cached is None else cached
             if finish is not None:
                 self.ended = time.monotonic()

@@ -174,7 +174,7 @@ def test_unknown_addresses_and_methods_are_errors_of_the_same_form(server):
     found = server.post("/v1/embeddings", {"input": "x"})
     assert (found.status_code, found.json()["error"]["message"]) == (
         404,
-        "The model 'scripted' writes text, it makes no embeddings.",
+        "The model 'scripted' is not served for embeddings, which takes serving.embed=mean, or last.",
     )
 
 

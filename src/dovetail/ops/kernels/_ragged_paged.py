@@ -62,7 +62,7 @@ class RaggedPagedAttention(AttentionKernel):
         rows, width = inputs.pages.shape
         if 4 * rows * -(-width // _LANES) * _LANES > _TABLE_BYTES:
             return Support(f"tables of {rows} rows with {width} pages do not fit into scalar memory; use larger pages")
-        plain = Scoring(_without_written(scoring.mask), scoring.scale, scoring.soft_cap)
+        plain = Scoring(without_written(scoring.mask), scoring.scale, scoring.soft_cap)
         band = band_of(plain.mask)
         if band is not None and not band.causal:
             return Support("the mask is not causal")
@@ -74,7 +74,7 @@ class RaggedPagedAttention(AttentionKernel):
         table, pairs, dim = inputs.pages, inputs.pairs, inputs.q.shape[-1]
         assert table is not None
         assert pairs is not None
-        band = band_of(_without_written(scoring.mask))
+        band = band_of(without_written(scoring.mask))
         assert band is not None
         size, more = pairs.shape[1], pairs.shape[-1] - dim
         q = jnp.pad(inputs.q, (*[(0, 0)] * 3, (0, more)))  # Zeros change no product, and make no value.
@@ -138,13 +138,13 @@ def _sources(starts: Array, shape: tuple[int, ...]) -> Array:
     return jnp.clip(row * shape[1] + at - starts[row], 0, at.size - 1)
 
 
-def _without_written(mask: Mask) -> Mask:
+def without_written(mask: Mask) -> Mask:
     """Returns the mask without what follows from the lengths of rows."""
     match mask:
         case Written():
             return Full()
         case And(a, b):
-            return And(_without_written(a), _without_written(b))
+            return And(without_written(a), without_written(b))
         case _:
             return mask
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dovetail.data import Tokenizer
 
 from .._engine import Engine
@@ -39,6 +41,7 @@ class Part:
     finish: str | None = None  # "stop" or "length", in the last part of a choice.
     prompt: tuple[Token, ...] = ()
     stopped: str | int | None = None  # With "stop": the string or the token of the request that ended it.
+    embedding: np.ndarray | None = None  # Of the prompt, if it was asked for.
 
 
 class Usage:
@@ -169,7 +172,7 @@ class _ChoiceWriter:
         if finish is not None and not progress.tokens:
             text += self._text.finish()
         stopped = self._token_that_stopped(progress) if finish == "stop" else None
-        return Part(self._index, text, progress.tokens, finish, progress.prompt, stopped)
+        return Part(self._index, text, progress.tokens, finish, progress.prompt, stopped, progress.embedding)
 
     def _is_hidden(self, progress: Progress, token: Token) -> bool:
         """Whether the last token is one that ends the text, which is then not part of it."""

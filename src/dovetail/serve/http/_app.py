@@ -15,13 +15,12 @@ from starlette.types import ASGIApp
 
 from ._chat import chat
 from ._completions import completions
+from ._embeddings import embeddings
 from ._errors import ApiError, on_error
-from ._fields import Fields
 from ._guard import Guard, Keys
 from ._metrics import CONTENT_TYPE
 from ._page import page
 from ._respond import endpoint, json_response
-from ._sampling import check_model
 from ._served import Served
 from ._tokens import detokenize, tokenize
 
@@ -37,7 +36,7 @@ def build_app(served: Served, keys: Sequence[str] = ()) -> ASGIApp:
     posts = {
         "/v1/completions": completions,
         "/v1/chat/completions": chat,
-        "/v1/embeddings": _embeddings,
+        "/v1/embeddings": embeddings,
         "/tokenize": tokenize,
         "/detokenize": detokenize,
     }
@@ -86,12 +85,6 @@ async def _health(request: HttpRequest) -> Response:
 
 async def _metrics(request: HttpRequest) -> Response:
     return Response(request.app.state.served.metrics.text(), headers={"content-type": CONTENT_TYPE})
-
-
-async def _embeddings(served: Served, fields: Fields) -> Response:
-    check_model(fields, served)
-    message = f"The model {served.name!r} writes text, it makes no embeddings."
-    raise ApiError(404, message, param="model", code="model_not_found")
 
 
 async def _reload(request: HttpRequest) -> Response:

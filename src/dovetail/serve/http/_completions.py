@@ -12,26 +12,20 @@ from starlette.responses import Response
 from .._request import Token
 from ._answers import Answers, Part, collected
 from ._errors import invalid
-from ._fields import Fields, is_integer, is_text
+from ._fields import Fields
 from ._logprobs import LogprobWriter, joined
+from ._prompts import Prompt, read_prompts
 from ._respond import EventStream, json_response
 from ._sampling import Common, check_length, check_model, read_common
 from ._served import Served
 from ._structured import grammar_of
-
-_PROMPT = "a string, a list of strings, a list of token ids, or a list of lists of token ids"
-
-
-class _Prompt(NamedTuple):
-    ids: list[int]
-    text: str  # As it is echoed.
 
 
 class _Asked(NamedTuple):
     """What a request asks for."""
 
     common: Common
-    prompts: list[_Prompt]
+    prompts: list[Prompt]
     best_of: int
     echo: bool
     logprobs: int | None
@@ -51,7 +45,7 @@ async def completions(served: Served, fields: Fields) -> Response | EventStream:
     max_tokens = fields.integer("max_tokens", 16, least=0)
     if not max_tokens and not echo:
         raise invalid("max_tokens is 0, expected at least 1, or echo.", "max_tokens")
-    prompts = await asyncio.to_thread(_prompts, fields, served)
+    prompts = await asyncio.to_thread(read_prompts, fields, served, "prompt")
     if len(prompts) * best_of > served.http.max_choices:
         found = f"{len(prompts)} prompts with {best_of} choices each"
         raise invalid(f"There are {found}, expected at most {served.http.max_choices} choices in all.", "prompt")
@@ -76,35 +70,6 @@ async def completions(served: Served, fields: Fields) -> Response | EventStream:
     if common.stream:
         return EventStream(_events(served, asked, answers), answers.close, served.http.write_seconds)
     return json_response(await _whole(served, asked, answers))
-
-
-def _prompts(fields: Fields, served: Served) -> list[_Prompt]:
-    """Returns the prompts, as token ids."""
-    tokenizer, value = served.tokenizer, fields.raw("prompt")
-    if value is None:
-        raise invalid("prompt is missing.", "prompt")
-    is_one = is_text(value) or (isinstance(value, list) and bool(value) and all(map(is_integer, value)))
-    values: Any = [value] if is_one else value
-    if not isinstance(values, list) or not values or not all(_is_prompt(each) for each in values):
-        raise fields.wrong("prompt", _PROMPT)
-    if len(values) > served.http.max_choices:
-        raise invalid(f"There are {len(values)} prompts, expected at most {served.http.max_choices}.", "prompt")
-    special, size, found = fields.boolean("add_special_tokens", True), tokenizer.vocab_size, list[_Prompt]()
-    for each in values:
-        if is_text(each):
-            ids = (tokenizer.encode_prompt(each) if special else tokenizer.encode(each)).tolist()
-            found.append(_Prompt(ids, each))
-        else:
-            if outside := [token for token in each if not 0 <= token < size]:
-                raise invalid(f"prompt has the token {outside[0]}, outside the vocabulary of {size}.", "prompt")
-            found.append(_Prompt(each, tokenizer.decode(each)))
-        if not found[-1].ids:
-            raise invalid("prompt is empty, expected at least one token.", "prompt")
-    return found
-
-
-def _is_prompt(value: Any) -> bool:
-    return is_text(value) or (isinstance(value, list) and all(map(is_integer, value)))
 
 
 class _Choice:

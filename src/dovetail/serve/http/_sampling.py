@@ -14,7 +14,7 @@ from ._fields import Fields, is_integer, is_text
 from ._served import Served
 
 _DRAW_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-_MAX_BIAS, _MAX_BIASED = 100, 300
+_MAX_BIAS = 100
 _MAX_STOPS = 64
 _MAX_TEXT = 1024  # Characters of a stop string.
 
@@ -114,11 +114,11 @@ def check_length(served: Served, prompt: int, max_tokens: int | None, field: str
     room = served.max_length - prompt
     wanted = max_tokens if max_tokens is not None else max(1, room)
     if prompt + wanted > served.max_length:
-        asked = f" and {max_tokens} in {field}" if max_tokens is not None else ""
+        asked = f" and {max_tokens} in {field}" if max_tokens else ""
         raise invalid(
             f"This model has room for {served.max_length} tokens, but there are {prompt} in the prompt{asked}. "
-            f"Shorten the prompt{', or ask for fewer tokens' if max_tokens is not None else ''}.",
-            field if prompt < served.max_length and max_tokens is not None else None,
+            f"Shorten the prompt{', or ask for fewer tokens' if max_tokens else ''}.",
+            field if prompt < served.max_length and max_tokens else None,
             "context_length_exceeded",
         )
     return wanted
@@ -136,7 +136,7 @@ def _draw(fields: Fields, served: Served) -> Draw:
     draw = Draw(
         **values,
         top_k=max(top_k, 0) if top_k >= -1 else top_k,  # -1: all, as in vLLM.
-        logit_bias=_bias(fields, served.tokenizer.vocab_size),
+        logit_bias=_bias(fields, served),
         seed=(int.from_bytes(os.urandom(4)) if seed is None else seed) % 2**32,
     )
     try:
@@ -146,13 +146,14 @@ def _draw(fields: Fields, served: Served) -> Draw:
     return draw
 
 
-def _bias(fields: Fields, size: int) -> dict[int, float]:
+def _bias(fields: Fields, served: Served) -> dict[int, float]:
+    size, most = served.tokenizer.vocab_size, served.engine.shape.max_biased
     each = f"token ids below {size}, each with a number from -{_MAX_BIAS} to {_MAX_BIAS}"
-    expected = f"an object of at most {_MAX_BIASED} {each}"
+    expected = f"an object of at most {most} {each}"
     value = fields.raw("logit_bias")
     if value is None:
         return {}
-    if not isinstance(value, dict) or len(value) > _MAX_BIASED:
+    if not isinstance(value, dict) or len(value) > most:
         raise fields.wrong("logit_bias", expected)
     found: dict[int, float] = {}
     for key, bias in value.items():

@@ -14,7 +14,7 @@ from dovetail.data import ChatTemplate, Tokenizer
 
 from .._engine import Engine
 from .._grammar import GrammarCompiler
-from .._programs import Serving
+from .._serving import Serving
 from .._text import token_text
 from ._errors import ApiError, invalid
 from ._metrics import Metrics
