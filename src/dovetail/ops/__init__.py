@@ -87,7 +87,16 @@ from ._work import rarely as rarely
 from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
+from .kernels._native import native as native
+from .kernels._native import native_support as native_support
+from .kernels._native_paged import NativePagedAttention as NativePagedAttention
 from .kernels._neuron import NeuronAttention as NeuronAttention
+from .kernels._packed import from_panels as from_panels
+from .kernels._packed import in_panels as in_panels
+from .kernels._packed import multiplies as multiplies
+from .kernels._packed import packed_product as packed_product
+from .kernels._packed import packs as packs
+from .kernels._packed import panel_shape as panel_shape
 from .kernels._ragged_paged import RaggedPagedAttention as RaggedPagedAttention
 from .kernels._splash import SplashAttention as SplashAttention
 from .kernels._triton import TritonAttention as TritonAttention

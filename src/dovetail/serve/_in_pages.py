@@ -6,10 +6,19 @@ from typing import Any
 
 from dovetail.config import replace_all
 from dovetail.nn import DenseCache, PagedCache
-from dovetail.ops import AttentionKernel, PagedAttention, PreferredAttention, RaggedPagedAttention
+from dovetail.ops import (
+    AttentionKernel,
+    NativePagedAttention,
+    PagedAttention,
+    PreferredAttention,
+    RaggedPagedAttention,
+)
 
 # By platform, the best first; `PagedAttention`, which runs on all of them, comes after these.
-_KERNELS: Mapping[str, tuple[AttentionKernel.Config, ...]] = {"tpu": (RaggedPagedAttention.Config(),)}
+_KERNELS: Mapping[str, tuple[AttentionKernel.Config, ...]] = {
+    "tpu": (RaggedPagedAttention.Config(),),
+    "cpu": (NativePagedAttention.Config(),),
+}
 # How these want keys and values to lie.
 _CACHES: Mapping[str, PagedCache.Config] = {"tpu": PagedCache.Config(paired=True, lanes=128)}
 

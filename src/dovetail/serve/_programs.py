@@ -37,6 +37,7 @@ from ._draw import (
 )
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
+from ._native import packed_program, packs_weights
 from ._quantised import KV, Weights, check_speed, quantised
 from ._request import MOST_BIASED
 from ._store import Store
@@ -125,8 +126,12 @@ class ServedModel:
         self.serving, self.source = serving, cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
         paged = in_pages(model, serving.page, probe.devices.platform)
-        self.program = Program(cfg.set(model=paged), devices, trains=False)
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
+        cfg, self.packs = cfg.set(model=paged), packs_weights(probe)
+        if self.packs:
+            self.program = packed_program(cfg, self._trace)
+        else:
+            self.program = Program(cfg, devices, trains=False)
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
@@ -193,6 +198,13 @@ class ServedModel:
         with self.program.devices.ambient():
             options = {"sizes": {"batch": 1}, "method": "hidden", **given, **self._options}
             return size_names(self.program.model, self.params, ids, **options)
+
+    def _trace(self, program: Program) -> None:
+        """Traces all that is computed with the weights of a program: layers with their state, and logits."""
+        (ids, given), params = _abstract_inputs(1, 1), _merged_params(program)
+        options = {"dtype": program.dtype, "layout": self._layout}
+        size_names(program.model, params, ids, sizes={"batch": 1}, method="hidden", **given, **options)
+        jax.eval_shape(lambda params, ids: call(program.model, params, ids, **options)[0], params, ids)
 
     def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
         width = -(-self._length // self.serving.page)

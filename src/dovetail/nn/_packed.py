@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear maps and embeddings whose weights lie in panels, as native kernels read them, to serve on a CPU.
+
+Such weights do not learn: they are made of those of another model, by `packed_params`.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dovetail.config import FunctionConfig, config_for
+from dovetail.module import Init, Module, ModuleError, constant, specs, variance_scaling
+from dovetail.ops import (
+    Choice,
+    Support,
+    from_panels,
+    in_panels,
+    is_counted,
+    multiplies,
+    note_choice,
+    packed_product,
+    packs,
+    panel_shape,
+)
+
+from ._embedding import Embedding
+from ._linear import Linear
+
+_PANELS = "panels"
+
+
+class PackedLinear(Linear):
+    """A `DenseLinear` whose weight lies in panels, and which a native kernel multiplies by.
+
+    `replace_all(DenseLinear.Config, PackedLinear.Config())` takes over bias and initial values. A weight that is too
+    small stays as it is.
+    """
+
+    class Config(Linear.Config):
+        bias: bool = False
+        init: FunctionConfig[Init] = config_for(variance_scaling)
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self._ins, self._outs = math.prod(cfg.in_shape), math.prod(cfg.out_shape)
+        self._packs = packs(self._ins, self._outs)
+        if self._packs:
+            _declare_panels(self, self._ins, self._outs, cfg.init.build())
+        else:
+            num_in, num_out = len(cfg.in_shape), len(cfg.out_shape)
+            self.param(
+                "weight",
+                cfg.in_shape + cfg.out_shape,
+                axes=cfg.in_axes + cfg.out_axes,
+                init=cfg.init.build(),
+                in_dims=tuple(range(-num_in - num_out, -num_out)),
+                out_dims=tuple(range(-num_out, 0)),
+            )
+        if cfg.bias:
+            self.param("bias", cfg.out_shape, axes=cfg.out_axes, init=constant(0.0), in_dims=(), out_dims=())
+
+    def forward(self, x: Array) -> Array:
+        cfg = self.cfg
+        batch = x.shape[: x.ndim - len(cfg.in_shape)]
+        flat = x.reshape(*batch, self._ins)
+        if self._packs:
+            y = _multiplied(self, flat, self.panels, self._outs)
+        else:
+            note_choice(_by_xla(self, self._packs))
+            y = flat @ self.weight.reshape(self._ins, self._outs)
+        y = y.reshape(*batch, *cfg.out_shape)
+        return y + self.bias if cfg.bias else y
+
+    def matrix(self) -> Array:
+        if self.cfg.bias:
+            raise ModuleError(f"{self!r} is asked for its matrix, but it also adds a bias. Set bias=False.")
+        if not self._packs:
+            return self.weight
+        note_choice(_by_xla(self, Support("its matrix is asked for")))
+        return from_panels(self.panels, self._outs).reshape(*self.cfg.in_shape, *self.cfg.out_shape)
+
+
+class PackedEmbedding(Embedding):
+    """An `Embedding` whose table lies in panels, each a part of the words: for tied models."""
+
+    class Config(Embedding.Config):
+        pass
+
+    def __init__(self, cfg: Config, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self._packs = packs(cfg.dim, cfg.vocab_size)
+
+    def _declare_table(self) -> None:
+        cfg = self.cfg
+        if packs(cfg.dim, cfg.vocab_size):
+            _declare_panels(self, cfg.dim, cfg.vocab_size, cfg.init.build())
+        else:
+            super()._declare_table()
+
+    def forward(self, ids: Array) -> Array:
+        if not self._packs:
+            return super().forward(ids)
+        panel, known = self.panels.shape[-1], (ids >= 0) & (ids < self.cfg.vocab_size)
+        place = jnp.where(known, ids, 0)
+        return jnp.where(known[..., None], self.panels[place // panel, :, place % panel], jnp.nan)
+
+    def logits(self, x: Array) -> Array:
+        if not self._packs:
+            note_choice(_by_xla(self, self._packs))
+            return super().logits(x)
+        return _multiplied(self, x, self.panels, self.cfg.vocab_size)
+
+
+def packed_params(module: Module, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of the same model without panels as those of `module`: one after the other is packed.
+
+    All else is left as it is. The state of a run may be among the parameters.
+    """
+    return _converted(specs(module), params)
+
+
+def _converted(tree: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in params.items():
+        below = tree.get(name)
+        made[name] = _converted(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    if _PANELS in tree and _PANELS not in params:
+        *outer, _, ins, _ = tree[_PANELS].shape
+        if "table" in params:
+            made[_PANELS] = _packing(True)(made.pop("table"))
+        else:
+            made[_PANELS] = _packing(False)(made.pop("weight").reshape(*outer, ins, -1))
+    return made
+
+
+@functools.cache
+def _packing(transposed: bool) -> Any:
+    def packed(weight: Array) -> Array:
+        matrix = weight.mT if transposed else weight
+        pack: Any = in_panels
+        for _ in range(matrix.ndim - 2):
+            pack = jax.vmap(pack)
+        return pack(matrix)
+
+    return jax.jit(packed)
+
+
+def _declare_panels(module: Module, ins: int, outs: int, init: Init) -> None:
+    shape = panel_shape(ins, outs)
+    module.param(_PANELS, shape, axes=(None, None, None), init=init, in_dims=(-2,), out_dims=(-3, -1))
+
+
+def _multiplied(module: Module, x: Array, panels: Array, outs: int) -> Array:
+    support = multiplies(x)
+    if support and not is_counted():
+        note_choice(Choice(module.path, "PackedProduct"))
+        return packed_product(x, panels, outs)
+    note_choice(_by_xla(module, support))
+    return x @ from_panels(panels, outs)
+
+
+def _by_xla(module: Module, support: Support) -> Choice:
+    return Choice(module.path, "XLA", () if support else (("PackedProduct", support.reason),))

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels as XLA calls them, and what Python asks of them.
+#include "paged.h"
+#include "product.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace dovetail {
+
+using Floats = ffi::Buffer<ffi::F32>;
+using Ints = ffi::Buffer<ffi::S32>;
+using Result = ffi::ResultBuffer<ffi::F32>;
+
+static ffi::Error Product(Floats x, Floats w, Result y) {
+  product(x.typed_data(), w.typed_data(), y->typed_data(), x.dimensions()[0], x.dimensions()[1], y->dimensions()[1]);
+  return ffi::Error::Success();
+}
+
+static ffi::Error Pack(Floats w, Result panels) {
+  pack(w.typed_data(), panels->typed_data(), w.dimensions()[0], w.dimensions()[1]);
+  return ffi::Error::Success();
+}
+
+static ffi::Error PagedAttention(Floats q, Floats k, Floats v, Ints table, Ints index, Floats sinks, Result out,
+                                 float scale, float soft_cap, int64_t window) {
+  Paged in = {};
+  in.q = q.typed_data(), in.k = k.typed_data(), in.v = v.typed_data();
+  in.sinks = sinks.element_count() ? sinks.typed_data() : nullptr;
+  in.table = table.typed_data(), in.index = index.typed_data(), in.out = out->typed_data();
+  in.batch = q.dimensions()[0], in.time = q.dimensions()[1], in.heads = q.dimensions()[2];
+  in.page = k.dimensions()[1], in.groups = k.dimensions()[2], in.key_dim = k.dimensions()[3];
+  in.value_dim = v.dimensions()[3], in.width = table.dimensions()[1], in.index_rows = index.dimensions()[0];
+  in.scale = scale, in.soft_cap = soft_cap, in.window = window;
+  paged_attention(in);
+  return ffi::Error::Success();
+}
+
+}  // namespace dovetail
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_product, dovetail::Product,
+                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_pack, dovetail::Pack,
+                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_paged_attention, dovetail::PagedAttention,
+                              ffi::Ffi::Bind()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Ints>()
+                                  .Arg<dovetail::Ints>()
+                                  .Arg<dovetail::Floats>()
+                                  .Ret<dovetail::Floats>()
+                                  .Attr<float>("scale")
+                                  .Attr<float>("soft_cap")
+                                  .Attr<int64_t>("window"));
+
+extern "C" int64_t dovetail_panel() { return dovetail::kPanel; }
+extern "C" int64_t dovetail_width() { return dovetail::kWidth; }
+extern "C" int64_t dovetail_threads() { return dovetail::Pool::get().threads(); }

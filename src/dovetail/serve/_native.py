@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served model whose products are computed by native kernels, where these are for its device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from dovetail.config import chain, replace_all
+from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear
+from dovetail.ops import Support, kernel_choices, native_support
+from dovetail.train import Program, Trainer
+
+_PACKED = chain(
+    replace_all(DenseLinear.Config, PackedLinear.Config(), missing="ok"),
+    replace_all(Embedding.Config, PackedEmbedding.Config(), missing="ok"),
+)
+_MODEL = "model."
+
+
+def packs_weights(program: Program) -> Support:
+    """Says whether the weights of a program are put into panels for native kernels."""
+    devices = program.devices
+    if devices.platform != "cpu":
+        return Support(f"they are for CPUs, this is {devices.platform}")
+    if devices.mesh is not None:
+        return Support("they are for one device")
+    if program.dtype not in (None, jnp.float32):
+        return Support(f"they compute in float32, this is {jnp.dtype(program.dtype).name}")
+    return native_support()
+
+
+def packed_program(cfg: Trainer.Config, trace: Callable[[Program], Any]) -> Program:
+    """Returns the program of a run with weights in panels, wherever that is how they are used.
+
+    Args:
+        trace: traces all that is ever computed. What is looked up alone, or asked for as a matrix, stays as it is.
+    """
+    program = Program(cfg.set(model=_PACKED(cfg.model)), trains=False)
+    with kernel_choices() as choices:
+        trace(program)
+    multiplied = {choice.path for choice in choices if choice.kernel == "PackedProduct"}
+    multiplied -= {choice.path for choice in choices if choice.is_fallback}
+    model = program.cfg.model
+    for change in _PACKED.report(cfg.model).changes:
+        if _MODEL + change.path not in multiplied:
+            model = model.set_in(change.path, change.old)
+    return program if model == program.cfg.model else Program(cfg.set(model=model), trains=False)
