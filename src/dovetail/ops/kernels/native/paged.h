@@ -26,11 +26,6 @@ struct Paged {
   float* out;                      // [B, T, H, V].
   int64_t batch, time, heads, groups, key_dim, value_dim, page, width, index_rows, window;
   float scale, soft_cap;
-
-  const float* at(const float* pages, int64_t row, int64_t place, int64_t group, int64_t dim) const {
-    const int64_t number = table[row * width + place / page];
-    return pages + ((number * page + place % page) * groups + group) * dim;
-  }
 };
 
 // Scores of one query with the keys of a block; places below `low` and from `high` on get -inf.
@@ -46,9 +41,8 @@ inline void score(const Paged& in, const float* q, const float* const* keys, int
         for (int i = 0; i < kWidth; i++) sums[i] = fma(part, load(keys[first + i] + d), sums[i]);
       }
       found = sums_of(sums) * in.scale;
-      for (int i = 0; i < kWidth; i++) {
-        if (in.soft_cap > 0) found[i] = in.soft_cap * std::tanh(found[i] / in.soft_cap);
-      }
+      if (in.soft_cap > 0)
+        for (int i = 0; i < kWidth; i++) found[i] = in.soft_cap * std::tanh(found[i] / in.soft_cap);
       if (first < low || first + kWidth > high) {
         for (int i = 0; i < kWidth; i++)
           if (first + i < low || first + i >= high) found[i] = -INFINITY;
@@ -88,49 +82,95 @@ void add_values(const Paged& in, const float* const* values, int64_t low, int64_
   }
 }
 
-// kH heads of one group, of one query.
+// What one query has so far: of kH heads of a group.
 template <int kH>
-void attend(const Paged& in, int64_t row, int64_t time, int64_t head) {
-  const int64_t each = in.heads / in.groups, group = head / each;
-  const int64_t last = in.index[(in.index_rows == 1 ? 0 : row * in.time) + time];
-  float* out = in.out + ((row * in.time + time) * in.heads + head) * in.value_dim;
-  std::fill(out, out + kH * in.value_dim, 0.0f);
-  const int64_t end = std::min<int64_t>(last + 1, in.width * in.page);
-  if (last == INT32_MAX || last < 0) return;
-  const int64_t begin = in.window > 0 ? std::max<int64_t>(0, last + 1 - in.window) : 0;
-  const float* q = in.q + ((row * in.time + time) * in.heads + head) * in.key_dim;
-  float tops[kH], totals[kH], scales[kH], weights[kH][kBlock];
-  for (int h = 0; h < kH; h++) tops[h] = in.sinks ? in.sinks[head + h] : -INFINITY, totals[h] = in.sinks ? 1 : 0;
-  for (int64_t base = begin / kBlock * kBlock; base < end; base += kBlock) {
-    const int64_t low = std::max<int64_t>(begin - base, 0), high = std::min<int64_t>(end - base, kBlock);
-    const float *keys[kBlock], *values[kBlock];
-    for (int64_t s = 0; s < kBlock; s++) {  // Places that nobody sees stand for one that is seen: they are not used.
-      const int64_t place = base + std::clamp(s, low, high - 1);
-      keys[s] = in.at(in.k, row, place, group, in.key_dim);
-      values[s] = in.at(in.v, row, place, group, in.value_dim);
+struct Sums {
+  int64_t begin, end;  // The places that it sees.
+  const float* q;
+  float* out;  // [kH, V]: values, weighted.
+  float tops[kH], totals[kH];
+};
+
+// Takes a block of keys and values into what a query has, places `low` to `high` of it.
+template <int kH>
+void take(const Paged& in, const float* const* keys, const float* const* values, int64_t low, int64_t high,
+          Sums<kH>& sums) {
+  float scales[kH];
+  alignas(64) float weights[kH][kBlock];
+  for (int h = 0; h < kH; h++) {
+    score(in, sums.q + h * in.key_dim, keys, low, high, weights[h]);
+    Vector most = load(weights[h]);
+    for (int s = kWidth; s < kBlock; s += kWidth) most = larger(most, load(weights[h] + s));
+    const float top = std::max(sums.tops[h], largest(most));
+    Vector total = {};
+    for (int s = 0; s < kBlock; s += kWidth) {
+      const Vector found = exponential(load(weights[h] + s) - top);
+      store(weights[h] + s, found);
+      total += found;
     }
-    for (int h = 0; h < kH; h++) {
-      score(in, q + h * in.key_dim, keys, low, high, weights[h]);
-      Vector most = splat(-INFINITY);
-      for (int s = 0; s < kBlock; s += kWidth) most = larger(most, load(weights[h] + s));
-      const float top = std::max(tops[h], largest(most));
-      Vector total = {};
-      for (int s = 0; s < kBlock; s += kWidth) {
-        const Vector found = exponential(load(weights[h] + s) - top);
-        store(weights[h] + s, found);
-        total += found;
-      }
-      scales[h] = exponential(splat(tops[h] - top))[0];
-      totals[h] = totals[h] * scales[h] + sum(total);
-      tops[h] = top;
-    }
-    add_values<kH>(in, values, low, high, weights, scales, out);
+    scales[h] = exponential(splat(sums.tops[h] - top))[0];
+    sums.totals[h] = sums.totals[h] * scales[h] + sum(total);
+    sums.tops[h] = top;
   }
-  for (int h = 0; h < kH; h++)
-    for (int64_t d = 0; d < in.value_dim; d += kWidth) {
-      float* at = out + h * in.value_dim + d;
-      store(at, load(at) / totals[h]);
+  add_values<kH>(in, values, low, high, weights, scales, sums.out);
+}
+
+// Where a block of keys and values lies, as far as `end`: places behind it stand for the last one, and are not used.
+inline void find(const Paged& in, int64_t row, int64_t group, int64_t base, int64_t end, const float** keys,
+                 const float** values) {
+  const int64_t high = std::min<int64_t>(end - base, kBlock);
+  int64_t number = base / in.page, inside = base % in.page;
+  for (int64_t s = 0; s < high; number++, inside = 0) {
+    const int64_t first = static_cast<int64_t>(in.table[row * in.width + number]) * in.page;
+    for (; inside < in.page && s < high; inside++, s++) {
+      const int64_t at = (first + inside) * in.groups + group;
+      keys[s] = in.k + at * in.key_dim, values[s] = in.v + at * in.value_dim;
+      for (int64_t d = 0; d < in.key_dim; d += 16) prefetch(keys[s] + d);
+      for (int64_t d = 0; d < in.value_dim; d += 16) prefetch(values[s] + d);
     }
+  }
+  for (int64_t s = high; s < kBlock; s++) keys[s] = keys[high - 1], values[s] = values[high - 1];
+}
+
+// kH heads of one group, for the queries of a row from `first` to `last`.
+template <int kH>
+void attend(const Paged& in, int64_t row, int64_t first, int64_t last, int64_t head) {
+  Sums<kH> all[kTimes];
+  int64_t begin = INT64_MAX, end = 0, count = 0;
+  for (int64_t time = first; time < last; time++) {
+    const int64_t place = in.index[(in.index_rows == 1 ? 0 : row * in.time) + time];
+    const int64_t at = (row * in.time + time) * in.heads + head;
+    Sums<kH> one;
+    one.out = in.out + at * in.value_dim, one.q = in.q + at * in.key_dim;
+    std::fill(one.out, one.out + kH * in.value_dim, 0.0f);
+    if (place < 0 || place == INT32_MAX) continue;  // Padding.
+    one.end = std::min<int64_t>(place + 1, in.width * in.page);
+    one.begin = in.window > 0 ? std::max<int64_t>(0, one.end - in.window) : 0;
+    for (int h = 0; h < kH; h++) {
+      one.tops[h] = in.sinks ? in.sinks[head + h] : -INFINITY;
+      one.totals[h] = in.sinks ? 1.0f : 0.0f;
+    }
+    begin = std::min(begin, one.begin), end = std::max(end, one.end);
+    all[count++] = one;
+  }
+  if (count == 0) return;
+  const float *keys[2][kBlock], *values[2][kBlock];
+  const int64_t group = head / (in.heads / in.groups);
+  begin = begin / kBlock * kBlock;
+  find(in, row, group, begin, end, keys[0], values[0]);
+  for (int64_t base = begin, now = 0; base < end; base += kBlock, now ^= 1) {
+    if (base + kBlock < end) find(in, row, group, base + kBlock, end, keys[now ^ 1], values[now ^ 1]);
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t low = std::max<int64_t>(all[i].begin - base, 0), high = std::min<int64_t>(all[i].end - base, kBlock);
+      if (low < high) take<kH>(in, keys[now], values[now], low, high, all[i]);
+    }
+  }
+  for (int64_t i = 0; i < count; i++)
+    for (int h = 0; h < kH; h++)
+      for (int64_t d = 0; d < in.value_dim; d += kWidth) {
+        float* at = all[i].out + h * in.value_dim + d;
+        store(at, load(at) / all[i].totals[h]);
+      }
 }
 
 inline void paged_attention(const Paged& in) {
@@ -140,12 +180,11 @@ inline void paged_attention(const Paged& in) {
     const int64_t block = blocks - 1 - i % blocks;  // The last ones see most keys, and come first.
     const int64_t part = i / blocks % parts, group = i / blocks / parts % in.groups, row = i / blocks / parts / in.groups;
     const int64_t head = group * each + part * kHeads, count = std::min<int64_t>(kHeads, each - part * kHeads);
-    for (int64_t time = block * kTimes; time < std::min(in.time, (block + 1) * kTimes); time++) {
-      if (count == 4) attend<4>(in, row, time, head);
-      else if (count == 3) attend<3>(in, row, time, head);
-      else if (count == 2) attend<2>(in, row, time, head);
-      else attend<1>(in, row, time, head);
-    }
+    const int64_t first = block * kTimes, last = std::min(in.time, first + kTimes);
+    if (count == 4) attend<4>(in, row, first, last, head);
+    else if (count == 3) attend<3>(in, row, first, last, head);
+    else if (count == 2) attend<2>(in, row, first, last, head);
+    else attend<1>(in, row, first, last, head);
   });
 }
 

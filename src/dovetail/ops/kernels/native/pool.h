@@ -40,19 +40,19 @@ class Pool {
       return;
     }
     std::lock_guard<std::mutex> held(busy_, std::adopt_lock);
-    call_ = [](const void* given, int64_t i) { (*static_cast<const Part*>(given))(i); };
-    given_ = &part;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    working_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    turn_.fetch_add(1, std::memory_order_seq_cst);
+    ticket_.store(++turn_ << 32 | kClosed, std::memory_order_seq_cst);  // Nobody takes a part while they are changed.
+    call_.store([](const void* given, int64_t i) { (*static_cast<const Part*>(given))(i); });
+    given_.store(&part);
+    count_.store(count);
+    done_.store(0);
+    ticket_.store(++turn_ << 32, std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) > 0) {
       { std::lock_guard<std::mutex> locked(mutex_); }
       wake_.notify_all();
     }
     work();
-    // Who has not even begun is not waited for: there is nothing left for it to take.
-    for (int spins = 0; working_.load(std::memory_order_acquire) > 0; spins++) {
+    // A thread that has no part is not waited for: it may not even have a core.
+    for (int spins = 0; done_.load(std::memory_order_acquire) < count; spins++) {
       if (spins < 4096) pause(); else sched_yield();
     }
   }
@@ -67,46 +67,62 @@ class Pool {
     }
   }
 
+  // Takes parts until there are none. A ticket is the number of a computation and that of its next part: it can be
+  // taken only as long as both are what they were when all else was read.
   void work() {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(given_, i);
-  }
-
-  void serve() {
-    uint64_t seen = 0;
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
     for (;;) {
-      uint64_t turn = wait_after(seen);
-      seen = turn;
-      work();
-      working_.fetch_sub(1, std::memory_order_release);
+      const int64_t part = ticket & kClosed;
+      if (part >= count_.load()) return;
+      auto call = call_.load();
+      auto given = given_.load();
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+      call(given, part);
+      done_.fetch_add(1, std::memory_order_release);
+      ticket = ticket_.load(std::memory_order_acquire);
     }
   }
 
-  uint64_t wait_after(uint64_t seen) {
+  void serve() {
+    for (uint64_t seen = 0;;) {
+      seen = next_after(seen);
+      work();
+    }
+  }
+
+  // Waits until there is another computation than the last one, and returns its number.
+  uint64_t next_after(uint64_t seen) {
     uint64_t turn;
-    auto since = std::chrono::steady_clock::now();
+    auto changed = [&] {
+      const uint64_t ticket = ticket_.load(std::memory_order_seq_cst);
+      turn = ticket >> 32;
+      return turn != seen && (ticket & kClosed) != kClosed;
+    };
+    const auto since = std::chrono::steady_clock::now();
     for (int spins = 1;; spins++) {
-      if ((turn = turn_.load(std::memory_order_acquire)) != seen) return turn;
+      if (changed()) return turn;
       pause();
       if (spins % 64 == 0 && std::chrono::steady_clock::now() - since > std::chrono::microseconds(kSpin)) break;
     }
     sleeping_.fetch_add(1, std::memory_order_seq_cst);
     std::unique_lock<std::mutex> locked(mutex_);
-    wake_.wait(locked, [&] { return (turn = turn_.load(std::memory_order_seq_cst)) != seen; });
+    wake_.wait(locked, changed);
     locked.unlock();
     sleeping_.fetch_sub(1, std::memory_order_seq_cst);
     return turn;
   }
 
+  static constexpr uint64_t kClosed = 0xffffffff;
   static constexpr int kSpin = 200;  // Microseconds.
   std::vector<std::thread> workers_;
   std::mutex busy_, mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> turn_{0};
-  std::atomic<int64_t> next_{0};
-  std::atomic<int> working_{0}, sleeping_{0};
-  void (*call_)(const void*, int64_t) = nullptr;
-  const void* given_ = nullptr;
-  int64_t count_ = 0;
+  uint64_t turn_ = 0;  // Of the computation; changed by who has the threads.
+  std::atomic<uint64_t> ticket_{kClosed};
+  std::atomic<int64_t> count_{0}, done_{0};
+  std::atomic<void (*)(const void*, int64_t)> call_{nullptr};
+  std::atomic<const void*> given_{nullptr};
+  std::atomic<int> sleeping_{0};
 };
 
 }  // namespace dovetail

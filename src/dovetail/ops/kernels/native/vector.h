@@ -54,12 +54,18 @@ inline Vector choose(Integers which, Vector a, Vector b) {
 inline Vector larger(Vector a, Vector b) { return choose(a > b, a, b); }
 
 inline float sum(Vector value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)value);
+#endif
   for (int half = kWidth / 2; half > 0; half /= 2)
     for (int i = 0; i < half; i++) value[i] += value[i + half];
   return value[0];
 }
 
 inline float largest(Vector value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)value);
+#endif
   float found = value[0];
   for (int i = 1; i < kWidth; i++) found = value[i] > found ? value[i] : found;
   return found;
