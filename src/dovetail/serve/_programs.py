@@ -16,6 +16,7 @@ from jax import Array
 from dovetail.config import ConfigBase, ConfigError
 from dovetail.module import State, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
+from dovetail.ops import by_native_kernels
 from dovetail.parallel import decoding_layout
 from dovetail.train import Program, Trainer
 
@@ -289,7 +290,7 @@ class ServedModel:
         everywhere, state = self.program.devices.everywhere, self.state_shardings()
         places = {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
         options = {} if everywhere is None else {"out_shardings": places}
-        with self.program.devices.ambient():
+        with self.program.devices.ambient(), by_native_kernels(bool(self.packs)):
             return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
 
     def _layers(

@@ -26,7 +26,7 @@ SWITCH = "DOVETAIL_NATIVE"  # "off": they are not used.
 _SOURCES = Path(__file__).parent / "native"
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
-_HANDLERS = ("dovetail_product", "dovetail_pack", "dovetail_paged_attention")
+_HANDLERS = ("product", "paged_attention", "rms_norm", "rotate", "silu_gated", "argmax")
 _SECONDS = 300.0  # After which a compiler is given up.
 
 
@@ -49,7 +49,7 @@ def native() -> Native:
     """Returns the kernels of this machine, compiled and known to XLA."""
     try:
         library = ctypes.CDLL(str(compiled(os.environ)))
-        for name in _HANDLERS:
+        for name in (f"dovetail_{handler}" for handler in _HANDLERS):
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     except (_NotCompiled, OSError, AttributeError) as e:
         return Native(reason=str(e))

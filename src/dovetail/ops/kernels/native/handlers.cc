@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels as XLA calls them, and what Python asks of them.
+#include "elementwise.h"
 #include "paged.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
@@ -17,11 +18,6 @@ static ffi::Error Product(Floats x, Floats w, Result y) {
   return ffi::Error::Success();
 }
 
-static ffi::Error Pack(Floats w, Result panels) {
-  pack(w.typed_data(), panels->typed_data(), w.dimensions()[0], w.dimensions()[1]);
-  return ffi::Error::Success();
-}
-
 static ffi::Error PagedAttention(Floats q, Floats k, Floats v, Ints table, Ints index, Floats sinks, Result out,
                                  float scale, float soft_cap, int64_t window) {
   Paged in = {};
@@ -36,12 +32,34 @@ static ffi::Error PagedAttention(Floats q, Floats k, Floats v, Ints table, Ints 
   return ffi::Error::Success();
 }
 
+static ffi::Error RmsNorm(Floats x, Floats scale, Result y, float eps, float offset, int64_t groups) {
+  const int64_t size = x.dimensions().back(), rows = size ? x.element_count() / size : 0;
+  const float* factor = scale.element_count() ? scale.typed_data() : nullptr;
+  rms_norm(x.typed_data(), factor, y->typed_data(), rows, groups, size / groups, eps, offset);
+  return ffi::Error::Success();
+}
+
+static ffi::Error Rotate(Floats x, Floats cosines, Floats sines, Result y, bool interleaved) {
+  auto dims = x.dimensions();
+  rotate(x.typed_data(), cosines.typed_data(), sines.typed_data(), y->typed_data(), dims[0], dims[1], dims[2], dims[3],
+         cosines.dimensions()[0], interleaved);
+  return ffi::Error::Success();
+}
+
+static ffi::Error SiluGated(Floats gate, Floats up, Result y) {
+  silu_gated(gate.typed_data(), up.typed_data(), y->typed_data(), gate.element_count());
+  return ffi::Error::Success();
+}
+
+static ffi::Error Argmax(Floats x, ffi::ResultBuffer<ffi::S32> y) {
+  argmax(x.typed_data(), y->typed_data(), x.dimensions()[0], x.dimensions()[1]);
+  return ffi::Error::Success();
+}
+
 }  // namespace dovetail
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_product, dovetail::Product,
                               ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_pack, dovetail::Pack,
-                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_paged_attention, dovetail::PagedAttention,
                               ffi::Ffi::Bind()
                                   .Arg<dovetail::Floats>()
@@ -54,6 +72,25 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_paged_attention, dovetail::PagedAttention
                                   .Attr<float>("scale")
                                   .Attr<float>("soft_cap")
                                   .Attr<int64_t>("window"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_rms_norm, dovetail::RmsNorm,
+                              ffi::Ffi::Bind()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Ret<dovetail::Floats>()
+                                  .Attr<float>("eps")
+                                  .Attr<float>("offset")
+                                  .Attr<int64_t>("groups"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_rotate, dovetail::Rotate,
+                              ffi::Ffi::Bind()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Ret<dovetail::Floats>()
+                                  .Attr<bool>("interleaved"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_silu_gated, dovetail::SiluGated,
+                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_argmax, dovetail::Argmax,
+                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Ret<ffi::Buffer<ffi::S32>>());
 
 extern "C" int64_t dovetail_panel() { return dovetail::kPanel; }
 extern "C" int64_t dovetail_width() { return dovetail::kWidth; }

@@ -74,16 +74,4 @@ inline void product(const float* x, const float* w, float* y, int64_t rows, int6
   });
 }
 
-// Puts `[K, N]` into panels, with zeros after the last column.
-inline void pack(const float* w, float* panels, int64_t depth, int64_t outs) {
-  Pool::get().run((outs + kPanel - 1) / kPanel, [&](int64_t i) {
-    const int64_t at = i * kPanel, columns = std::min(kPanel, outs - at);
-    for (int64_t k = 0; k < depth; k++) {
-      float* to = panels + at * depth + k * kPanel;
-      std::memcpy(to, w + k * outs + at, columns * sizeof(float));
-      std::fill(to + columns, to + kPanel, 0.0f);
-    }
-  });
-}
-
 }  // namespace dovetail
