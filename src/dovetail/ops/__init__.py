@@ -89,6 +89,7 @@ from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._elementwise import by_native_kernels as by_native_kernels
 from .kernels._elementwise import is_native as is_native
 from .kernels._elementwise import native_argmax as native_argmax
+from .kernels._elementwise import native_write as native_write
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul
 from .kernels._native import native as native
 from .kernels._native import native_support as native_support

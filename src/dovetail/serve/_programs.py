@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import ConfigBase, ConfigError
-from dovetail.module import State, call, merged, size_names, specs, state_specs
+from dovetail.module import State, StateSpecs, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
 from dovetail.ops import by_native_kernels
 from dovetail.parallel import decoding_layout
@@ -133,6 +133,8 @@ class ServedModel:
             self.program = packed_program(cfg, self._trace)
         else:
             self.program = Program(cfg, devices, trains=False)
+            self._trace(self.program)
+        self._declared: StateSpecs | None = None
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
@@ -186,48 +188,40 @@ class ServedModel:
             snapshots=copies,
             has_row_state=store.has_row_state,
             max_length=length,
-            vocab_size=self._vocab_size(),
+            vocab_size=self._vocab_size,
             rows=serving.row_counts,
             chunks=_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
             drafts=serving.drafts,
         )
 
-    @functools.cached_property
-    def _size_names(self) -> set[str]:
-        ids, given = _abstract_inputs(1, 1)
-        with self.program.devices.ambient():
-            options = {"sizes": {"batch": 1}, "method": "hidden", **given, **self._options}
-            return size_names(self.program.model, self.params, ids, **options)
-
     def _trace(self, program: Program) -> None:
         """Traces all that is computed with the weights of a program: layers with their state, and logits."""
         (ids, given), params = _abstract_inputs(1, 1), _merged_params(program)
         options = {"dtype": program.dtype, "layout": self._layout}
-        size_names(program.model, params, ids, sizes={"batch": 1}, method="hidden", **given, **options)
-        jax.eval_shape(lambda params, ids: call(program.model, params, ids, **options)[0], params, ids)
 
-    def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
+        def logits(params: Any, ids: Array) -> Array:
+            return call(program.model, params, ids, **options)[0]
+
+        with program.devices.ambient():
+            named = {"sizes": {"batch": 1}, "method": "hidden", **given, **options}
+            self._size_names = size_names(program.model, params, ids, **named)
+            self._vocab_size = jax.eval_shape(logits, params, ids).shape[-1]
+
+    def _specs(self, rows: int, pages: Mapping[str, int]) -> StateSpecs:
         width = -(-self._length // self.serving.page)
         sizes = {name: width for name in self._size_names if name.startswith("row_pages")}
         sizes |= {"batch": rows, "capacity": self._length, **pages}
-        ids, given = _abstract_inputs(rows, 1)
-        with self.program.devices.ambient():
-            options = {"sizes": sizes, "method": "hidden", **given, **self._options}
-            return state_specs(self.program.model, self.params, ids, **options)
+        if self._declared is None:
+            ids, given = _abstract_inputs(rows, 1)
+            with self.program.devices.ambient():
+                options = {"sizes": sizes, "method": "hidden", **given, **self._options}
+                self._declared = state_specs(self.program.model, self.params, ids, **options)
+        return {path: spec.resized(sizes) for path, spec in self._declared.items()}
 
     def store(self, rows: int) -> Store:
         """Returns how state is kept, for calls of so many rows."""
         return self._stores[rows]
-
-    def _vocab_size(self) -> int:
-        ids, _ = _abstract_inputs(1, 1)
-
-        def logits(params: Any, ids: Array) -> Array:
-            return call(self.program.model, params, ids, **self._options)[0]
-
-        with self.program.devices.ambient():
-            return jax.eval_shape(logits, self.params, ids).shape[-1]
 
     def make_state(self) -> State:
         """Returns the state of all slots before the first call."""

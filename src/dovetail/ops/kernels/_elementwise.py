@@ -52,5 +52,13 @@ def native_argmax(x: Array) -> Array:
     return jax.ffi.ffi_call("dovetail_argmax", jax.ShapeDtypeStruct(x.shape[:1], jnp.int32))(x)
 
 
+def native_write(pages: Array, new: Array, page: Array, inside: Array) -> Array:
+    """Returns pages `[P, L, ...]` with rows `[B, T, ...]` at places `[B, T]` of them; beyond the last page: dropped."""
+    call = jax.ffi.ffi_call(
+        "dovetail_write_pages", jax.ShapeDtypeStruct(pages.shape, pages.dtype), input_output_aliases={0: 0}
+    )
+    return call(pages, new, page.astype(jnp.int32), inside.astype(jnp.int32))
+
+
 def _call(name: str, x: Array):
     return jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))

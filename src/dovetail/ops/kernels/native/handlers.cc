@@ -32,6 +32,16 @@ static ffi::Error PagedAttention(Floats q, Floats k, Floats v, Ints table, Ints 
   return ffi::Error::Success();
 }
 
+// The result is the memory of the first argument, which holds what was written before.
+static ffi::Error WritePages(Floats old, Floats rows, Ints page, Ints inside, Result pages) {
+  if (pages->typed_data() != old.typed_data())
+    std::memcpy(pages->typed_data(), old.typed_data(), old.size_bytes());
+  const int64_t count = page.element_count(), dims[] = {old.dimensions()[0], old.dimensions()[1]};
+  write_pages(rows.typed_data(), page.typed_data(), inside.typed_data(), pages->typed_data(), count, dims[0], dims[1],
+              count ? rows.element_count() / count : 0);
+  return ffi::Error::Success();
+}
+
 static ffi::Error RmsNorm(Floats x, Floats scale, Result y, float eps, float offset, int64_t groups) {
   const int64_t size = x.dimensions().back(), rows = size ? x.element_count() / size : 0;
   const float* factor = scale.element_count() ? scale.typed_data() : nullptr;
@@ -72,6 +82,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_paged_attention, dovetail::PagedAttention
                                   .Attr<float>("scale")
                                   .Attr<float>("soft_cap")
                                   .Attr<int64_t>("window"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_write_pages, dovetail::WritePages,
+                              ffi::Ffi::Bind()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<dovetail::Ints>()
+                                  .Arg<dovetail::Ints>()
+                                  .Ret<dovetail::Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_rms_norm, dovetail::RmsNorm,
                               ffi::Ffi::Bind()
                                   .Arg<dovetail::Floats>()

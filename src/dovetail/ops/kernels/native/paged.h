@@ -173,6 +173,15 @@ void attend(const Paged& in, int64_t row, int64_t first, int64_t last, int64_t h
       }
 }
 
+// Puts rows of `size` numbers to places of pages `[P, L, size]`; those whose page there is not are dropped.
+inline void write_pages(const float* rows, const int32_t* page, const int32_t* inside, float* pages, int64_t count,
+                        int64_t num_pages, int64_t page_size, int64_t size) {
+  for (int64_t i = 0; i < count; i++) {
+    if (page[i] < 0 || page[i] >= num_pages) continue;
+    std::memcpy(pages + (page[i] * page_size + inside[i]) * size, rows + i * size, size * sizeof(float));
+  }
+}
+
 inline void paged_attention(const Paged& in) {
   const int64_t each = in.heads / in.groups, parts = (each + kHeads - 1) / kHeads;
   const int64_t blocks = (in.time + kTimes - 1) / kTimes;
