@@ -77,7 +77,7 @@ def test_a_library_is_made_once_for_its_sources_and_machine(tmp_path, monkeypatc
 @settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 130), st.integers(0, 2**31))
 def test_a_product_is_the_definition_and_a_row_has_the_same_bits_in_any_batch(rows, ins, more, seed):
-    outs, rng = native().panel + more, np.random.default_rng(seed)
+    outs, rng = native().width + more, np.random.default_rng(seed)
     assert packs(ins, outs)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, ins), (ins, outs)))
     panels = in_panels(jnp.asarray(w))
@@ -108,7 +108,7 @@ def test_small_matrices_are_left_to_the_compiler():
     if native().reason:
         assert packs(8, 1000).reason == native().reason
     else:
-        least = native().panel
+        least = native().width
         assert packs(8, least - 1).reason == f"it has {least - 1} columns, expected at least {least}"
 
 

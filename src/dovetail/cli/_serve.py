@@ -54,6 +54,8 @@ def _serve(args: argparse.Namespace) -> int:
         name = how.http.name or _name(run.name)
         with open_engine(trained, how.serving, how.engine) as engine:
             served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, trained))
+            for use in engine.stats().kernels:
+                print(f"kernel: {use}", flush=True)
             gc.collect()
             gc.freeze()  # What is there now stays: the collector need not look at it while tokens are waited for.
             with contextlib.closing(served):

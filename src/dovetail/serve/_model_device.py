@@ -20,6 +20,7 @@ from ._compiled import compiled, placed, row_arrays
 from ._device import Device, Drawn, RowDraw, Rows
 from ._drafter import Drafter
 from ._draw import Drawing, DrawParams, Verified
+from ._native import kernel_uses
 from ._programs import Key, ServedModel, Serving
 from ._request import MOST_BIASED
 
@@ -57,6 +58,7 @@ class ModelDevice(Device):
             self._compiled = compiled(model, model.keys())
             if self._drafter is not None:
                 self._drafter.open()
+        self.kernels = kernel_uses(model.choices)
         if self.shape.drafts:
             self.shape = dataclasses.replace(self.shape, draft_costs=tuple(map(self._draft_cost, self.shape.rows)))
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A served model whose products are computed by native kernels, where these are for its device."""
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from dovetail.config import chain, replace_all
 from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear
-from dovetail.ops import Support, kernel_choices, native_support
+from dovetail.ops import Choice, Support, kernel_choices, native_support
 from dovetail.train import Program, Trainer
+
+from ._device import KernelUse
 
 _PACKED = chain(
     replace_all(DenseLinear.Config, PackedLinear.Config(), missing="ok"),
@@ -45,4 +48,13 @@ def packed_program(cfg: Trainer.Config, trace: Callable[[Program], Any]) -> Prog
     for change in _PACKED.report(cfg.model).changes:
         if _MODEL + change.path not in multiplied:
             model = model.set_in(change.path, change.old)
-    return program if model == program.cfg.model else Program(cfg.set(model=model), trains=False)
+    if model != program.cfg.model:
+        program = Program(cfg.set(model=model), trains=False)
+    program.fallbacks = [choice for choice in choices if choice.is_fallback and choice.kernel == "XLA"]
+    return program
+
+
+def kernel_uses(choices: Sequence[Choice]) -> tuple[KernelUse, ...]:
+    """Returns how many parts of a model each kernel computes, and instead of which."""
+    found = collections.Counter((choice.kernel, choice.refused) for choice in choices)
+    return tuple(KernelUse(kernel, count, refused) for (kernel, refused), count in found.items())

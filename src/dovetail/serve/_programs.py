@@ -16,7 +16,7 @@ from jax import Array
 from dovetail.config import ConfigBase, ConfigError
 from dovetail.module import State, StateSpecs, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
-from dovetail.ops import by_native_kernels
+from dovetail.ops import Choice, by_native_kernels, kernel_choices
 from dovetail.parallel import decoding_layout
 from dovetail.train import Program, Trainer
 
@@ -40,7 +40,7 @@ from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._native import packed_program, packs_weights
 from ._quantised import KV, Weights, check_speed, quantised
-from ._request import MOST_BIASED
+from ._shapes import abstract_draw, abstract_inputs, int_of
 from ._store import Store
 
 _LONGEST = 4096  # Tokens of a sequence, unless more are asked for.
@@ -135,6 +135,8 @@ class ServedModel:
             self.program = Program(cfg, devices, trains=False)
             self._trace(self.program)
         self._declared: StateSpecs | None = None
+        refused = () if self.packs else (("NativeKernels", self.packs.reason),)
+        self.choices = [Choice("model", "XLA", refused)] if refused else self.program.fallbacks
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
@@ -197,7 +199,7 @@ class ServedModel:
 
     def _trace(self, program: Program) -> None:
         """Traces all that is computed with the weights of a program: layers with their state, and logits."""
-        (ids, given), params = _abstract_inputs(1, 1), _merged_params(program)
+        (ids, given), params = abstract_inputs(1, 1), _merged_params(program)
         options = {"dtype": program.dtype, "layout": self._layout}
 
         def logits(params: Any, ids: Array) -> Array:
@@ -213,7 +215,7 @@ class ServedModel:
         sizes = {name: width for name in self._size_names if name.startswith("row_pages")}
         sizes |= {"batch": rows, "capacity": self._length, **pages}
         if self._declared is None:
-            ids, given = _abstract_inputs(rows, 1)
+            ids, given = abstract_inputs(rows, 1)
             with self.program.devices.ambient():
                 options = {"sizes": sizes, "method": "hidden", **given, **self._options}
                 self._declared = state_specs(self.program.model, self.params, ids, **options)
@@ -284,8 +286,10 @@ class ServedModel:
         everywhere, state = self.program.devices.everywhere, self.state_shardings()
         places = {"layers": (everywhere, everywhere, state), "save": state}.get(key.name, everywhere)
         options = {} if everywhere is None else {"out_shardings": places}
-        with self.program.devices.ambient(), by_native_kernels(bool(self.packs)):
-            return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+        with self.program.devices.ambient(), by_native_kernels(bool(self.packs)), kernel_choices() as choices:
+            traced = jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+        self.choices += [choice for choice in choices if choice not in self.choices]
+        return traced
 
     def _layers(
         self,
@@ -375,13 +379,13 @@ class ServedModel:
         places = self.state_shardings()
         if places is not None:
             state = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=places[path]) for path, x in state.items()}
-        ids, one = _int((key.rows, key.time)), _int((key.rows,))
+        ids, one = int_of((key.rows, key.time)), int_of((key.rows,))
         flags = jax.ShapeDtypeStruct((key.rows,), jnp.bool)
         match key.name:
             case "layers":
                 rows = dict.fromkeys(("slots", "source", "start", "count"), one) | {"fresh": flags, "follows": flags}
-                tables = {group.name: _int((key.rows, self.shape.row_pages)) for group in self.shape.groups}
-                return self.params, state, last, ids, rows, tables, _int(())
+                tables = {group.name: int_of((key.rows, self.shape.row_pages)) for group in self.shape.groups}
+                return self.params, state, last, ids, rows, tables, int_of(())
             case "greedy":
                 return self.params, self._hidden(key.rows), last, one, flags
             case "draw":
@@ -392,22 +396,22 @@ class ServedModel:
                     counts,
                     one,
                     flags,
-                    _abstract_draw(self.shape, key.rows),
+                    abstract_draw(self.shape, key.rows),
                 )
             case "verify_greedy":
                 return self.params, self._hidden(key.rows, key.time), last, one, flags, ids, one
             case "verify":
-                how = _abstract_draw(self.shape, key.rows)
+                how = abstract_draw(self.shape, key.rows)
                 return self.params, self._hidden(key.rows, key.time), last, counts, one, flags, ids, one, how
             case "join":
                 return one, (one,) * (key.time - 1)
             case "score":
                 return self.params, self._hidden(1, key.time), ids
             case "count":
-                padded = _int((self.shape.max_length,))
-                return counts, _int(()), padded, padded
+                padded = int_of((self.shape.max_length,))
+                return counts, int_of(()), padded, padded
             case _:
-                return state, _int(()), _int(())
+                return state, int_of(()), int_of(())
 
     def _hidden(self, *shape: int) -> Any:
         hidden, _, _ = self._hidden_shape
@@ -472,22 +476,3 @@ def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
             f"max_length is {shape.max_length}, but the draft model has {draft.max_length} positions. Use"
             f" max_length={draft.max_length} or less."
         )
-
-
-def _real(shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def _int(shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-
-def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
-    return _int((rows, time)), {"lengths": _int((rows,)), "start": _int((rows,))}
-
-
-def _abstract_draw(shape: DeviceShape, rows: int) -> DrawParams:
-    real, ints, mask = _real((rows,)), _int((rows,)), _int((rows, -(-shape.vocab_size // 32)))
-    seed: Any = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-    biases = (_int((rows, MOST_BIASED)), _real((rows, MOST_BIASED)))
-    return DrawParams(real, ints, real, real, real, real, real, seed, ints, ints, mask, *biases)

@@ -37,7 +37,7 @@ def packs(ins: int, outs: int) -> Support:
     """Says whether a matrix of this shape is worth to be put into panels, and can be."""
     if not (here := native_support()):
         return here
-    if outs < (least := native().panel):
+    if outs < (least := native().width):
         return Support(f"it has {outs} columns, expected at least {least}")
     return Support() if ins > 0 else Support("it has no rows")
 
