@@ -17,7 +17,6 @@ from ._use import load_run, start_run
 
 if TYPE_CHECKING:
     from dovetail.serve import Engine
-    from dovetail.train import Trained
 
 _KEY = "DOVETAIL_API_KEY"
 _OWN = ("engine", "http", "serving")
@@ -53,7 +52,9 @@ def _serve(args: argparse.Namespace) -> int:
         trained = load_run(run, None)
         name = how.http.name or _name(run.name)
         with open_engine(trained, how.serving, how.engine) as engine:
-            served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, trained))
+            reload = _reload(run, engine, trained.step)
+            del trained  # The engine has the weights as its programs take them.
+            served = Served(engine, tokenizer, name=name, http=how.http, reload=reload)
             for use in engine.stats().kernels:
                 print(f"kernel: {use}", flush=True)
             gc.collect()
@@ -67,11 +68,10 @@ def _say_ready(name: str, address: str) -> None:
     print(f"Serving {name} at {address} (OpenAI's interface: {address}/v1)", flush=True)
 
 
-def _reload(run: Run, engine: "Engine", trained: "Trained") -> Callable[[], int] | None:
+def _reload(run: Run, engine: "Engine", now: int) -> Callable[[], int] | None:
     """Returns what has the newest parameters of a run served; a published model has no newer ones."""
     if not is_run(run.name):
         return None
-    now = trained.step
 
     def reload() -> int:
         nonlocal now

@@ -116,25 +116,29 @@ class PackedEmbedding(Embedding):
         return _multiplied(self, x, self.panels, self.cfg.vocab_size)
 
 
-def packed_params(module: Module, params: Mapping[str, Any]) -> dict[str, Any]:
+def packed_params(module: Module, params: dict[str, Any]) -> dict[str, Any]:
     """Returns the parameters of the same model without panels as those of `module`: one after the other is packed.
 
     All else is left as it is. The state of a run may be among the parameters.
+
+    Args:
+        params: emptied on the way, so that one weight at a time is there twice.
     """
     return _converted(specs(module), params)
 
 
-def _converted(tree: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def _converted(tree: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for name, value in params.items():
-        below = tree.get(name)
-        made[name] = _converted(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    if _PANELS in tree and _PANELS not in params:
-        *outer, _, ins, _ = tree[_PANELS].shape
-        if "table" in params:
-            made[_PANELS] = _packing(True)(made.pop("table"))
+    for name in list(params):
+        value, below = params.pop(name), tree.get(name)
+        if isinstance(value, dict):
+            made[name] = _converted(below if isinstance(below, Mapping) else {}, value)
+        elif _PANELS in tree and name in ("weight", "table"):
+            *outer, _, ins, _ = tree[_PANELS].shape
+            flat = value if name == "table" else value.reshape(*outer, ins, -1)
+            made[_PANELS] = _packing(name == "table")(flat).block_until_ready()
         else:
-            made[_PANELS] = _packing(False)(made.pop("weight").reshape(*outer, ins, -1))
+            made[name] = value
     return made
 
 

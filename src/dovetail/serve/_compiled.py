@@ -31,7 +31,7 @@ def placed(model: ServedModel, params: Any) -> Any:
     if model.serving.apart:
         params = params_apart(model.source, params, layers_apart(model.source).build())
     if model.packs:
-        params = packed_params(model.program.model, params)
+        params = packed_params(model.program.model, jax.tree.map(lambda x: x, params))
     params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, model.params)
     places = model.program.shardings
     return params if places is None else jax.device_put(params, merged(places.params, places.run_state))
