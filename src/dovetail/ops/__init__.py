@@ -88,6 +88,7 @@ from ._work import stated as stated
 from .kernels._cudnn import CudnnAttention as CudnnAttention
 from .kernels._elementwise import by_native_kernels as by_native_kernels
 from .kernels._elementwise import is_native as is_native
+from .kernels._elementwise import native_add as native_add
 from .kernels._elementwise import native_argmax as native_argmax
 from .kernels._elementwise import native_write as native_write
 from .kernels._megablox import MegabloxGroupedMatmul as MegabloxGroupedMatmul

@@ -47,6 +47,11 @@ def native_silu_gated(gate: Array, up: Array) -> Array:
     return _call("dovetail_silu_gated", gate)(gate, up)
 
 
+def native_add(a: Array, b: Array) -> Array:
+    """Returns `a + b`, of one shape."""
+    return _call("dovetail_add", a)(a, b)
+
+
 def native_argmax(x: Array) -> Array:
     """Returns where the largest number of each row `[R, N]` is, as int32."""
     return jax.ffi.ffi_call("dovetail_argmax", jax.ShapeDtypeStruct(x.shape[:1], jnp.int32))(x)

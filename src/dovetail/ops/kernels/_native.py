@@ -26,7 +26,7 @@ SWITCH = "DOVETAIL_NATIVE"  # "off": they are not used.
 _SOURCES = Path(__file__).parent / "native"
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
-_HANDLERS = ("product", "paged_attention", "write_pages", "rms_norm", "rotate", "silu_gated", "argmax")
+_HANDLERS = ("product", "paged_attention", "write_pages", "rms_norm", "rotate", "silu_gated", "add", "argmax")
 _SECONDS = 300.0  # After which a compiler is given up.
 
 

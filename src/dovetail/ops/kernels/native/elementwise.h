@@ -83,18 +83,27 @@ inline void rotate(const float* x, const float* cosines, const float* sines, flo
   });
 }
 
-// y = gate * sigmoid(gate) * up.
-inline void silu_gated(const float* gate, const float* up, float* y, int64_t count) {
+// y = of(a, b), for each number.
+template <typename Of>
+void for_pairs(const float* a, const float* b, float* y, int64_t count, const Of& of) {
   constexpr int64_t kPart = 2048;
   for_rows((count + kPart - 1) / kPart, kPart, [&](int64_t row) {
     const int64_t end = std::min(count, (row + 1) * kPart);
-    for (int64_t i = row * kPart; i < end; i += kWidth) {
-      const Vector x = load_some(gate + i, end - i), zero = {};
-      const Vector small = exponential(choose(x > zero, zero - x, x));
-      const Vector sigmoid = choose(x > zero, splat(1.0f), small) / (small + 1.0f);
-      store_some(y + i, x * sigmoid * load_some(up + i, end - i), end - i);
-    }
+    for (int64_t i = row * kPart; i < end; i += kWidth)
+      store_some(y + i, of(load_some(a + i, end - i), load_some(b + i, end - i)), end - i);
   });
+}
+
+// y = gate * sigmoid(gate) * up.
+inline void silu_gated(const float* gate, const float* up, float* y, int64_t count) {
+  for_pairs(gate, up, y, count, [](Vector x, Vector factor) {
+    const Vector zero = {}, small = exponential(choose(x > zero, zero - x, x));
+    return x * (choose(x > zero, splat(1.0f), small) / (small + 1.0f)) * factor;
+  });
+}
+
+inline void add(const float* a, const float* b, float* y, int64_t count) {
+  for_pairs(a, b, y, count, [](Vector one, Vector other) { return one + other; });
 }
 
 // Where the largest number of each row is, the first of equal ones; one that is not a number counts as larger.

@@ -61,6 +61,11 @@ static ffi::Error SiluGated(Floats gate, Floats up, Result y) {
   return ffi::Error::Success();
 }
 
+static ffi::Error Add(Floats a, Floats b, Result y) {
+  add(a.typed_data(), b.typed_data(), y->typed_data(), a.element_count());
+  return ffi::Error::Success();
+}
+
 static ffi::Error Argmax(Floats x, ffi::ResultBuffer<ffi::S32> y) {
   argmax(x.typed_data(), y->typed_data(), x.dimensions()[0], x.dimensions()[1]);
   return ffi::Error::Success();
@@ -105,6 +110,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_rotate, dovetail::Rotate,
                                   .Ret<dovetail::Floats>()
                                   .Attr<bool>("interleaved"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_silu_gated, dovetail::SiluGated,
+                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_add, dovetail::Add,
                               ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_argmax, dovetail::Argmax,
                               ffi::Ffi::Bind().Arg<dovetail::Floats>().Ret<ffi::Buffer<ffi::S32>>());

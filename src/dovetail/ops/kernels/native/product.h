@@ -66,11 +66,30 @@ inline void panel_product(const float* x, int64_t rows, int64_t depth, const flo
   }
 }
 
-// y `[R, N]` = x `[R, K]` w, a matrix `[K, N]` in panels.
-inline void product(const float* x, const float* w, float* y, int64_t rows, int64_t depth, int64_t outs) {
+// Whether `count` numbers are all 0.
+inline bool are_zero(const float* x, int64_t count) {
+  constexpr int64_t kTogether = 8 * kWidth;
+  int64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether) {
+    Integers found = {};
+    for (int64_t j = 0; j < kTogether; j += kWidth) found |= load(x + i + j) != Vector{};
+    for (int lane = 0; lane < kWidth; lane++)
+      if (found[lane]) return false;
+  }
+  for (; i < count; i++)
+    if (x[i] != 0) return false;
+  return true;
+}
+
+// y `[R, N]` = x `[R, K]` w, a matrix `[K, N]` in panels. Rows of zeros at the end, which is what padding is, cost
+// nothing but their zeros.
+inline void product(const float* x, const float* w, float* y, int64_t all, int64_t depth, int64_t outs) {
+  int64_t rows = all;
+  while (rows > 0 && are_zero(x + (rows - 1) * depth, depth)) rows--;
   Pool::get().run((outs + kPanel - 1) / kPanel, [&](int64_t i) {
-    const int64_t at = i * kPanel;
-    panel_product(x, rows, depth, w + at * depth, y + at, outs, std::min(kPanel, outs - at));
+    const int64_t at = i * kPanel, columns = std::min(kPanel, outs - at);
+    panel_product(x, rows, depth, w + at * depth, y + at, outs, columns);
+    for (int64_t row = rows; row < all; row++) std::fill_n(y + row * outs + at, columns, 0.0f);
   });
 }
 
