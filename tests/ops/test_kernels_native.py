@@ -126,7 +126,12 @@ def test_what_is_done_to_rows_is_the_definition_and_depends_on_no_other_row(data
 
     def computed(flat, x, up, where):
         normed = rms_norm(flat, scale, eps=1e-5, offset=1.0, groups=groups)
-        return normed, rotate(x, where, frequencies, interleaved=interleaved), gated()(x, up), rms_norm(flat, None, eps=0.1)
+        return (
+            normed,
+            rotate(x, where, frequencies, interleaved=interleaved),
+            gated()(x, up),
+            rms_norm(flat, None, eps=0.1),
+        )
 
     found, want = [], computed(flat, x, up, where)
     for given in ((flat, x, up, where), (flat[:1], x[:1], up[:1], where[:1])):

@@ -297,7 +297,9 @@ def test_neither_other_queries_nor_the_chunks_of_a_prompt_change_a_bit():
     for row, time in ((0, 0), (0, 63), (0, 64), (0, 129), (1, 60)):
         at = {"q": given["q"][row : row + 1, time : time + 1], "pages": given["pages"][row : row + 1]}
         index = given["q_tokens"].index[row : row + 1, time : time + 1]
-        one = run({**given, **at, "q_tokens": Tokens(index), "k_tokens": Tokens(given["k_tokens"].index[row : row + 1])})
+        one = run(
+            {**given, **at, "q_tokens": Tokens(index), "k_tokens": Tokens(given["k_tokens"].index[row : row + 1])}
+        )
         assert np.array_equal(np.asarray(one)[0, 0], whole[row, time])
     assert real.sum() == 191
 

@@ -82,7 +82,10 @@ def test_without_kernels_the_compiler_computes_and_the_reason_is_said(monkeypatc
     assert (("NativeKernels", REASON),) in said
     assert any(("NativePagedAttention", REASON) in refused for refused in said)
     with Engine.Config().build(device=device) as engine:
-        assert len(answers(engine, [Request(tokens=(1, 2, 3), max_tokens=4, draw=Draw(temperature=0.0), logprobs=0)])[0]) == 4
+        assert (
+            len(answers(engine, [Request(tokens=(1, 2, 3), max_tokens=4, draw=Draw(temperature=0.0), logprobs=0)])[0])
+            == 4
+        )
 
 
 @HERE

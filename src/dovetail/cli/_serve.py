@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def _serve(args: argparse.Namespace) -> int:
     own, others = split_serving(args.overrides)
     run = start_run(args.run_directory, others, None, args.mesh, args.on)
     from dovetail.config import override
+    from dovetail.ops import native_support
     from dovetail.serve import open_engine, tokenizer_of
     from dovetail.serve.http import Serve, Served, address_of, open_socket, serve
 
@@ -49,6 +51,7 @@ def _serve(args: argparse.Namespace) -> int:
     how.serving.check()
     tokenizer = tokenizer_of(run.cfg, run.files)
     with open_socket(args.host, args.port, has_keys=bool(keys)) as opened:
+        threading.Thread(target=native_support, daemon=True).start()  # A compiler may have to run, meanwhile.
         trained = load_run(run, None)
         name = how.http.name or _name(run.name)
         with open_engine(trained, how.serving, how.engine) as engine:

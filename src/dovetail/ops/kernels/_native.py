@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +31,9 @@ _HANDLERS = ("product", "paged_attention", "write_pages", "rms_norm", "rotate", 
 _SECONDS = 300.0  # After which a compiler is given up.
 
 
+_once = threading.Lock()
+
+
 class Native(NamedTuple):
     """The kernels, or why there are none."""
 
@@ -44,9 +48,14 @@ def native_support() -> Support:
     return Support(native().reason)
 
 
-@functools.cache
 def native() -> Native:
-    """Returns the kernels of this machine, compiled and known to XLA."""
+    """Returns the kernels of this machine, compiled and known to XLA; threads that ask meanwhile wait."""
+    with _once:
+        return _opened()
+
+
+@functools.cache
+def _opened() -> Native:
     try:
         library = ctypes.CDLL(str(compiled(os.environ)))
         for name in (f"dovetail_{handler}" for handler in _HANDLERS):
