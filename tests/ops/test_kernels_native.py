@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native kernels: made once, kept, and never required; products and rows are the definition, to the bit in any batch."""
+"""Native kernels: made once, kept, never required; products and rows are the definition, to the bit in any batch."""
 
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -96,8 +97,6 @@ def test_products_of_many_threads_at_once_do_not_mix():
     xs = [jnp.asarray(rng.standard_normal((5, 64)), jnp.float32) for _ in range(4)]
     run = jax.jit(lambda x: packed_product(x, w, w.shape[0] * w.shape[2]))
     want = [np.asarray(run(x)) for x in xs]
-    import concurrent.futures
-
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for _ in range(50):
             for found, each in zip(pool.map(run, xs), want, strict=True):
@@ -134,11 +133,11 @@ def test_what_is_done_to_rows_is_the_definition_and_depends_on_no_other_row(data
         )
 
     found, want = [], computed(flat, x, up, where)
-    for given in ((flat, x, up, where), (flat[:1], x[:1], up[:1], where[:1])):
+    for arrays in ((flat, x, up, where), (flat[:1], x[:1], up[:1], where[:1])):
         with by_native_kernels():
             assert is_native(x)
-            found.append(jax.jit(computed)(*given))
-        text = jax.jit(computed).trace(*given).jaxpr
+            found.append(jax.jit(computed)(*arrays))
+        text = jax.jit(computed).trace(*arrays).jaxpr
         assert "dovetail_" not in str(text), "outside of the context, XLA computes"
     for native_one, alone, xla in zip(*found, want, strict=True):
         np.testing.assert_allclose(native_one, xla, rtol=2e-6, atol=2e-6)

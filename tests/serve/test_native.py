@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native kernels in a server: where they are used, that they change no bit between schedules, and what if there are none."""
+"""Native kernels in a server: where they are used, that no schedule changes a bit, and what if there are none."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def wide(**changes: Any) -> Trained:
     return Trained(program, random_values(program.model), 0)
 
 
-def answers(engine: Engine, wanted: list[Request]) -> list[list[tuple[int, float]]]:
+def answers(engine: Engine, wanted: list[Request]) -> list[list[tuple[int, float | None]]]:
     streams = [engine.submit(request) for request in wanted]
     return [[(token.id, token.logprob) for token in stream.result(120).tokens] for stream in streams]
 

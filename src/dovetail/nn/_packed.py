@@ -7,13 +7,13 @@ Such weights do not learn: they are made of those of another model, by `packed_p
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dovetail.config import FunctionConfig, config_for
+from dovetail.config import ConfigError, FunctionConfig, config_for
 from dovetail.module import Init, Module, ModuleError, constant, specs, variance_scaling
 from dovetail.ops import (
     Choice,
@@ -31,6 +31,7 @@ from dovetail.ops import (
 from ._embedding import Embedding
 from ._linear import Linear
 
+Kept = Literal["float32", "bfloat16", "int8"]
 _PANELS = "panels"
 
 
@@ -38,10 +39,11 @@ class PackedLinear(Linear):
     """A `DenseLinear` whose weight lies in panels, and which a native kernel multiplies by.
 
     `replace_all(DenseLinear.Config, PackedLinear.Config())` takes over bias and initial values. A weight that is too
-    small stays as it is.
+    small stays as it is. Weights kept as int8 have a scale for each output, as those of `QuantisedLinear`.
     """
 
     class Config(Linear.Config):
+        kept: Kept = "float32"
         bias: bool = False
         init: FunctionConfig[Init] = config_for(variance_scaling)
 
@@ -50,8 +52,10 @@ class PackedLinear(Linear):
         self._ins, self._outs = math.prod(cfg.in_shape), math.prod(cfg.out_shape)
         self._packs = packs(self._ins, self._outs)
         if self._packs:
-            _declare_panels(self, self._ins, self._outs, cfg.init.build())
+            _declare_panels(self, self._ins, self._outs, cfg.init.build(), cfg.kept)
         else:
+            if cfg.kept == "int8":
+                raise ConfigError(f"{self!r}: int8 is for native kernels, and there are none: {self._packs.reason}.")
             num_in, num_out = len(cfg.in_shape), len(cfg.out_shape)
             self.param(
                 "weight",
@@ -69,7 +73,8 @@ class PackedLinear(Linear):
         batch = x.shape[: x.ndim - len(cfg.in_shape)]
         flat = x.reshape(*batch, self._ins)
         if self._packs:
-            y = _multiplied(self, flat, self.panels, self._outs)
+            scale = self.scale if cfg.kept == "int8" else None
+            y = _multiplied(self, flat, self.panels, self._outs, scale)
         else:
             note_choice(_by_xla(self, self._packs))
             y = flat @ self.weight.reshape(self._ins, self._outs)
@@ -82,14 +87,16 @@ class PackedLinear(Linear):
         if not self._packs:
             return self.weight
         note_choice(_by_xla(self, Support("its matrix is asked for")))
-        return from_panels(self.panels, self._outs).reshape(*self.cfg.in_shape, *self.cfg.out_shape)
+        made = from_panels(self.panels, self._outs).astype(self.compute_dtype or jnp.float32)
+        made = made * self.scale if self.cfg.kept == "int8" else made
+        return made.reshape(*self.cfg.in_shape, *self.cfg.out_shape)
 
 
 class PackedEmbedding(Embedding):
     """An `Embedding` whose table lies in panels, each a part of the words: for tied models."""
 
     class Config(Embedding.Config):
-        pass
+        kept: Literal["float32", "bfloat16"] = "float32"
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -98,7 +105,7 @@ class PackedEmbedding(Embedding):
     def _declare_table(self) -> None:
         cfg = self.cfg
         if packs(cfg.dim, cfg.vocab_size):
-            _declare_panels(self, cfg.dim, cfg.vocab_size, cfg.init.build())
+            _declare_panels(self, cfg.dim, cfg.vocab_size, cfg.init.build(), cfg.kept)
         else:
             super()._declare_table()
 
@@ -107,7 +114,8 @@ class PackedEmbedding(Embedding):
             return super().forward(ids)
         panel, known = self.panels.shape[-1], (ids >= 0) & (ids < self.cfg.vocab_size)
         place = jnp.where(known, ids, 0)
-        return jnp.where(known[..., None], self.panels[place // panel, :, place % panel], jnp.nan)
+        found = self.panels[place // panel, :, place % panel].astype(self.compute_dtype or jnp.float32)
+        return jnp.where(known[..., None], found, jnp.nan)
 
     def logits(self, x: Array) -> Array:
         if not self._packs:
@@ -136,16 +144,18 @@ def _converted(tree: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any
         elif _PANELS in tree and name in ("weight", "table"):
             *outer, _, ins, _ = tree[_PANELS].shape
             flat = value if name == "table" else value.reshape(*outer, ins, -1)
-            made[_PANELS] = _packing(name == "table")(flat).block_until_ready()
+            made[_PANELS] = _packing(name == "table", tree[_PANELS].dtype)(flat).block_until_ready()
+        elif _PANELS in tree and name == "scale":
+            made[name] = value.reshape(tree[name].shape)
         else:
             made[name] = value
     return made
 
 
 @functools.cache
-def _packing(transposed: bool) -> Any:
+def _packing(transposed: bool, dtype: Any) -> Any:
     def packed(weight: Array) -> Array:
-        matrix = weight.mT if transposed else weight
+        matrix = (weight.mT if transposed else weight).astype(dtype)
         pack: Any = in_panels
         for _ in range(matrix.ndim - 2):
             pack = jax.vmap(pack)
@@ -154,18 +164,23 @@ def _packing(transposed: bool) -> Any:
     return jax.jit(packed)
 
 
-def _declare_panels(module: Module, ins: int, outs: int, init: Init) -> None:
+def _declare_panels(module: Module, ins: int, outs: int, init: Init, kept: Kept) -> None:
+    how: dict[str, Any] = {} if kept == "float32" else {"dtype": kept, "cast": False}
+    start = constant(0.0) if kept == "int8" else init
     shape = panel_shape(ins, outs)
-    module.param(_PANELS, shape, axes=(None, None, None), init=init, in_dims=(-2,), out_dims=(-3, -1))
+    module.param(_PANELS, shape, axes=(None, None, None), init=start, in_dims=(-2,), out_dims=(-3, -1), **how)
+    if kept == "int8":
+        module.param("scale", (outs,), axes=(None,), init=constant(1.0), in_dims=(), out_dims=(-1,), cast=False)
 
 
-def _multiplied(module: Module, x: Array, panels: Array, outs: int) -> Array:
+def _multiplied(module: Module, x: Array, panels: Array, outs: int, scale: Array | None = None) -> Array:
     support = multiplies(x)
     if support and not is_counted():
         note_choice(Choice(module.path, "PackedProduct"))
-        return packed_product(x, panels, outs)
+        return packed_product(x, panels, outs, scale)
     note_choice(_by_xla(module, support))
-    return x @ from_panels(panels, outs)
+    y = x @ from_panels(panels, outs).astype(x.dtype)
+    return y if scale is None else y * scale
 
 
 def _by_xla(module: Module, support: Support) -> Choice:

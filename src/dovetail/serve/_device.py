@@ -103,12 +103,12 @@ class KernelUse(NamedTuple):
     """A kernel, and in how many parts of a model it is used."""
 
     kernel: str
-    count: int
+    parts: int
     refused: tuple[tuple[str, str], ...] = ()  # Kernels that would have been preferred, each with its reason.
 
     def __str__(self) -> str:
         because = "".join(f"; not {kernel}: {reason}" for kernel, reason in self.refused)
-        return f"{self.kernel} in {self.count} part{'s' * (self.count != 1)} of the model{because}"
+        return f"{self.kernel} in {self.parts} part{'s' * (self.parts != 1)} of the model{because}"
 
 
 class Device(abc.ABC):

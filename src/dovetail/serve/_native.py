@@ -7,17 +7,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from dovetail.config import chain, replace_all
-from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear
+from dovetail.config import Modifier, chain, replace_all
+from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear, QuantisedLinear
 from dovetail.ops import Choice, Support, kernel_choices, native_support
 from dovetail.train import Program, Trainer
 
 from ._device import KernelUse
+from ._quantised import Weights
 
-_PACKED = chain(
-    replace_all(DenseLinear.Config, PackedLinear.Config(), missing="ok"),
-    replace_all(Embedding.Config, PackedEmbedding.Config(), missing="ok"),
-)
 _MODEL = "model."
 
 
@@ -33,19 +30,35 @@ def packs_weights(program: Program) -> Support:
     return native_support()
 
 
-def packed_program(cfg: Trainer.Config, trace: Callable[[Program], Any]) -> Program:
+def _packed(weights: Weights | None) -> Modifier:
+    """Returns what puts the weights of a model into panels; those that are 8-bit integers stay so."""
+    kept: Any = {"kept": "bfloat16"} if weights == "bfloat16" else {}
+
+    def in_integers(old: QuantisedLinear.Config) -> Any:
+        return PackedLinear.Config(kept="int8", bias=old.bias) if old.bits == 8 else old
+
+    return chain(
+        replace_all(DenseLinear.Config, PackedLinear.Config(**kept), missing="ok"),
+        replace_all(QuantisedLinear.Config, in_integers, missing="ok"),
+        replace_all(Embedding.Config, PackedEmbedding.Config(**kept), missing="ok"),
+    )
+
+
+def packed_program(cfg: Trainer.Config, weights: Weights | None, trace: Callable[[Program], Any]) -> Program:
     """Returns the program of a run with weights in panels, wherever that is how they are used.
 
     Args:
+        weights: how they are kept; see `Serving`.
         trace: traces all that is ever computed. What is looked up alone, or asked for as a matrix, stays as it is.
     """
-    program = Program(cfg.set(model=_PACKED(cfg.model)), trains=False)
+    packed = _packed(weights).report(cfg.model)
+    program = Program(cfg.set(model=packed.config), trains=False)
     with kernel_choices() as choices:
         trace(program)
     multiplied = {choice.path for choice in choices if choice.kernel == "PackedProduct"}
     multiplied -= {choice.path for choice in choices if choice.is_fallback}
     model = program.cfg.model
-    for change in _PACKED.report(cfg.model).changes:
+    for change in packed.changes:
         if _MODEL + change.path not in multiplied:
             model = model.set_in(change.path, change.old)
     if model != program.cfg.model:

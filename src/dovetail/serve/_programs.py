@@ -39,7 +39,7 @@ from ._draw import (
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._native import packed_program, packs_weights
-from ._quantised import KV, Weights, check_speed, quantised
+from ._quantised import KV, Weights, check_kept, check_speed, quantised
 from ._shapes import abstract_draw, abstract_inputs, int_of
 from ._store import Store
 
@@ -55,14 +55,14 @@ class Serving(ConfigBase):
     tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
     memory: float = 0.5  # Of what is free, for the state of sequences.
     snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
-    # Numbers of sequences in a step, slots at most, and of tokens of a prompt; None: few where kernels leave out padding.
+    # Numbers of sequences in a step, slots at most, and of tokens of a prompt; None: few where padding costs nothing.
     rows: tuple[int, ...] | None = None
     chunks: tuple[int, ...] | None = None
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
     drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
     apart: bool = True
-    weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
+    weights: Weights | None = None  # How they are kept, rounded when they are loaded; None: they stay as they are.
     kv: KV | None = None  # Keys and values, or what else caches keep; None: in the dtype of the computation.
     slower: bool = False  # Whether to use few bits also where they take longer, to save memory.
 
@@ -128,17 +128,18 @@ class ServedModel:
                 raise ConfigError(
                     f"{probe.model!r} cannot be served: it has no method `{method}`, as a language model has."
                 )
-        if not serving.slower:
-            check_speed(serving.weights, probe.devices.platform)
-        cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
         self.packs = packs_weights(probe)
+        check_kept(serving.weights, self.packs)
+        if not serving.slower and serving.weights != "bfloat16":
+            check_speed(serving.weights, probe.devices.platform, self.packs, cfg.model)
+        cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
         self.serving, self.source = serving.sized(leaves_out_padding=bool(self.packs)), cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
         paged = in_pages(model, serving.page, probe.devices.platform)
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
         cfg = cfg.set(model=paged)
         if self.packs:
-            self.program = packed_program(cfg, self._trace)
+            self.program = packed_program(cfg, serving.weights, self._trace)
         else:
             self.program = Program(cfg, devices, trains=False)
             self._trace(self.program)

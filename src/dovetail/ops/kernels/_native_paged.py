@@ -17,7 +17,7 @@ from ._pallas import runs_whole_on
 class NativePagedAttention(AttentionKernel):
     """Goes through the keys of each query in one order, so that neither other queries nor chunks change its result.
 
-    The tokens of a row come in order, as a `PagedCache` has them. It has no gradient: a program that decodes needs none.
+    The tokens of a row come in order, as a `PagedCache` has them. It has no gradient, which decoding does not need.
     """
 
     @property

@@ -49,8 +49,12 @@ def multiplies(x: Array) -> Support:
     return Support() if x.dtype == jnp.float32 else Support(f"rows are {x.dtype}, expected float32")
 
 
-def packed_product(x: Array, panels: Array, outs: int) -> Array:
-    """Multiplies `[*B, K]` by a matrix in panels; returns `[*B, N]`."""
+def packed_product(x: Array, panels: Array, outs: int, scale: Array | None = None) -> Array:
+    """Multiplies `[*B, K]` by a matrix in panels, and by a scale of each column; returns `[*B, N]`.
+
+    Args:
+        panels: float32, bfloat16 or int8; sums are in float32.
+    """
     rows = x.reshape(-1, x.shape[-1])
     call = jax.ffi.ffi_call("dovetail_product", jax.ShapeDtypeStruct((rows.shape[0], outs), x.dtype))
-    return call(rows, panels).reshape(*x.shape[:-1], outs)
+    return call(rows, panels, jnp.zeros(0) if scale is None else scale).reshape(*x.shape[:-1], outs)

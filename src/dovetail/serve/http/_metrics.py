@@ -128,5 +128,5 @@ class _EngineStats(Collector):
         )
         for use in stats.kernels:
             instead = "; ".join(f"{kernel}: {reason}" for kernel, reason in use.refused)
-            kernels.add_metric([self._model, use.kernel, instead], use.count)
+            kernels.add_metric([self._model, use.kernel, instead], use.parts)
         yield kernels

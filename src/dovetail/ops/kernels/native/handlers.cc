@@ -13,8 +13,18 @@ using Floats = ffi::Buffer<ffi::F32>;
 using Ints = ffi::Buffer<ffi::S32>;
 using Result = ffi::ResultBuffer<ffi::F32>;
 
-static ffi::Error Product(Floats x, Floats w, Result y) {
-  product(x.typed_data(), w.typed_data(), y->typed_data(), x.dimensions()[0], x.dimensions()[1], y->dimensions()[1]);
+// Weights of any kind; no scale: none.
+static ffi::Error Product(Floats x, ffi::AnyBuffer w, Floats scale, Result y) {
+  const int64_t rows = x.dimensions()[0], depth = x.dimensions()[1], outs = y->dimensions()[1];
+  const float* by = scale.element_count() ? scale.typed_data() : nullptr;
+  const void* from = w.untyped_data();
+  float* to = y->typed_data();
+  switch (w.element_type()) {
+    case ffi::F32: product(x.typed_data(), static_cast<const float*>(from), by, to, rows, depth, outs); break;
+    case ffi::S8: product(x.typed_data(), static_cast<const int8_t*>(from), by, to, rows, depth, outs); break;
+    case ffi::BF16: product(x.typed_data(), static_cast<const Upper*>(from), by, to, rows, depth, outs); break;
+    default: return ffi::Error::InvalidArgument("weights are float32, bfloat16 or int8");
+  }
   return ffi::Error::Success();
 }
 
@@ -74,7 +84,11 @@ static ffi::Error Argmax(Floats x, ffi::ResultBuffer<ffi::S32> y) {
 }  // namespace dovetail
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_product, dovetail::Product,
-                              ffi::Ffi::Bind().Arg<dovetail::Floats>().Arg<dovetail::Floats>().Ret<dovetail::Floats>());
+                              ffi::Ffi::Bind()
+                                  .Arg<dovetail::Floats>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<dovetail::Floats>()
+                                  .Ret<dovetail::Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(dovetail_paged_attention, dovetail::PagedAttention,
                               ffi::Ffi::Bind()
                                   .Arg<dovetail::Floats>()

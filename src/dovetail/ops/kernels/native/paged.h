@@ -28,27 +28,54 @@ struct Paged {
   float scale, soft_cap;
 };
 
-// Scores of one query with the keys of a block; places below `low` and from `high` on get -inf.
-inline void score(const Paged& in, const float* q, const float* const* keys, int64_t low, int64_t high,
-                  float* scores) {
-  for (int64_t first = 0; first < kBlock; first += kWidth) {
-    Vector found = splat(-INFINITY);
-    if (first < high && first + kWidth > low) {
-      Vector sums[kWidth] = {};
-      for (int64_t d = 0; d < in.key_dim; d += kWidth) {
-        const Vector part = load(q + d);
-#pragma GCC unroll 16
-        for (int i = 0; i < kWidth; i++) sums[i] = fma(part, load(keys[first + i] + d), sums[i]);
-      }
-      found = sums_of(sums) * in.scale;
-      if (in.soft_cap > 0)
-        for (int i = 0; i < kWidth; i++) found[i] = in.soft_cap * std::tanh(found[i] / in.soft_cap);
-      if (first < low || first + kWidth > high) {
-        for (int i = 0; i < kWidth; i++)
-          if (first + i < low || first + i >= high) found[i] = -INFINITY;
+// Products of kH queries `[kH, K]` with kWidth keys: those of half of the keys at a time, so that sums stay in registers.
+template <int kH>
+inline __attribute__((always_inline)) void dots(const float* q, const float* const* keys, int64_t dim, Vector* found) {
+  constexpr int kHalf = kWidth / 2;
+  Vector halves[kH][2];
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; half++) {
+    Vector sums[kH][kHalf];
+    for (int h = 0; h < kH; h++)
+      for (int i = 0; i < kHalf; i++) sums[h][i] = Vector{};
+    const float* const* some = keys + half * kHalf;
+    for (int64_t d = 0; d < dim; d += kWidth) {
+      Vector parts[kH];
+#pragma GCC unroll 4
+      for (int h = 0; h < kH; h++) parts[h] = load(q + h * dim + d);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHalf; i++) {
+        const Vector key = load(some[i] + d);
+#pragma GCC unroll 4
+        for (int h = 0; h < kH; h++) sums[h][i] = fma(parts[h], key, sums[h][i]);
       }
     }
-    store(scores + first, found);
+#pragma GCC unroll 4
+    for (int h = 0; h < kH; h++) halves[h][half] = sums_of<kHalf>(sums[h]);
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < kH; h++) found[h] = folded<kHalf>(halves[h][0], halves[h][1]);
+}
+
+// Scores of kH heads of one query with the keys of a block; places below `low` and from `high` on get -inf.
+template <int kH>
+void score(const Paged& in, const float* q, const float* const* keys, int64_t low, int64_t high,
+           float (*scores)[kBlock]) {
+  for (int64_t first = 0; first < kBlock; first += kWidth) {
+    Vector found[kH];
+    for (int h = 0; h < kH; h++) found[h] = splat(-INFINITY);
+    if (first < high && first + kWidth > low) {
+      dots<kH>(q, keys + first, in.key_dim, found);
+      for (int h = 0; h < kH; h++) {
+        found[h] *= in.scale;
+        if (in.soft_cap > 0)
+          for (int i = 0; i < kWidth; i++) found[h][i] = in.soft_cap * std::tanh(found[h][i] / in.soft_cap);
+        if (first < low || first + kWidth > high)
+          for (int i = 0; i < kWidth; i++)
+            if (first + i < low || first + i >= high) found[h][i] = -INFINITY;
+      }
+    }
+    for (int h = 0; h < kH; h++) store(scores[h] + first, found[h]);
   }
 }
 
@@ -97,8 +124,10 @@ void take(const Paged& in, const float* const* keys, const float* const* values,
           Sums<kH>& sums) {
   float scales[kH];
   alignas(64) float weights[kH][kBlock];
+  constexpr int kTogether = kH == 4 ? 2 : kH;
+  for (int h = 0; h < kH; h += kTogether)
+    score<kTogether>(in, sums.q + h * in.key_dim, keys, low, high, weights + h);
   for (int h = 0; h < kH; h++) {
-    score(in, sums.q + h * in.key_dim, keys, low, high, weights[h]);
     Vector most = load(weights[h]);
     for (int s = kWidth; s < kBlock; s += kWidth) most = larger(most, load(weights[h] + s));
     const float top = std::max(sums.tops[h], largest(most));

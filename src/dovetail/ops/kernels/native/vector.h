@@ -34,6 +34,38 @@ inline Vector load(const float* at) { return *reinterpret_cast<const Loose*>(at)
 inline void store(float* at, Vector value) { *reinterpret_cast<Loose*>(at) = value; }
 inline Vector splat(float value) { return Vector{} + value; }
 
+// Weights may be kept as 8-bit integers, or as the upper half of each float32, which is bfloat16.
+struct Upper {
+  uint16_t bits;
+};
+
+inline Vector load(const int8_t* at) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
+#elif defined(__AVX2__)
+  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
+#endif
+  typedef int8_t Bytes __attribute__((vector_size(kWidth)));
+  Bytes found;
+  std::memcpy(&found, at, sizeof(found));
+  return __builtin_convertvector(found, Vector);
+}
+
+inline Vector load(const Upper* at) {
+#if defined(__AVX512F__)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  return (Vector)_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+#elif defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  return (Vector)_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+#endif
+  typedef uint16_t Halves __attribute__((vector_size(kWidth * 2)));
+  typedef uint32_t Words __attribute__((vector_size(kWidth * 4)));
+  Halves found;
+  std::memcpy(&found, at, sizeof(found));
+  return reinterpret_cast<Vector>(__builtin_convertvector(found, Words) << 16);
+}
+
 // a * b + c. Everywhere the same instruction, so that a number never depends on which tile it was computed in.
 inline Vector fma(Vector a, Vector b, Vector c) {
 #if defined(__AVX512F__)
@@ -71,16 +103,16 @@ inline float largest(Vector value) {
   return found;
 }
 
-// Lanes whose number has the bit `kBit` from b, others from a, each added to its neighbour.
+// Two vectors folded into one: each of its lanes is the sum of two lanes of a or of b. Folding kWidth vectors, those
+// that are `kBit` apart by their numbers in turn for kBit = 1, 2, 4, ..., gives the sum of each in the lane of its number.
 template <int kBit>
-inline Vector folded(Vector a, Vector b) {
-#if defined(__GNUC__) && !defined(__clang__)
-  Integers left, right;
-  for (int i = 0; i < kWidth; i++) {
-    left[i] = i & kBit ? kWidth + (i ^ kBit) : i;
-    right[i] = i & kBit ? kWidth + i : i ^ kBit;
-  }
-  return __builtin_shuffle(a, b, left) + __builtin_shuffle(a, b, right);
+inline __attribute__((always_inline)) Vector folded(Vector a, Vector b) {
+#if defined(__AVX512F__)
+  const __m512 x = (__m512)a, y = (__m512)b;
+  const __m512d x2 = _mm512_castps_pd(x), y2 = _mm512_castps_pd(y);
+  if constexpr (kBit == 1) return (Vector)_mm512_unpacklo_ps(x, y) + (Vector)_mm512_unpackhi_ps(x, y);
+  if constexpr (kBit == 2) return (Vector)_mm512_unpacklo_pd(x2, y2) + (Vector)_mm512_unpackhi_pd(x2, y2);
+  return (Vector)_mm512_shuffle_f32x4(x, y, 0x88) + (Vector)_mm512_shuffle_f32x4(x, y, 0xdd);
 #else
   Vector found;
   for (int i = 0; i < kWidth; i++) found[i] = i & kBit ? b[i ^ kBit] + b[i] : a[i] + a[i ^ kBit];
@@ -88,15 +120,14 @@ inline Vector folded(Vector a, Vector b) {
 #endif
 }
 
-// The sums of kWidth vectors, one in each lane.
-template <int kBit = 1>
-inline Vector sums_of(Vector* values) {
-  if constexpr (kBit == kWidth) {
+template <int kCount, int kBit = 1>
+inline __attribute__((always_inline)) Vector sums_of(Vector* values) {
+  if constexpr (kBit == kCount) {
     return values[0];
   } else {
 #pragma GCC unroll 8
-    for (int i = 0; i < kWidth / kBit / 2; i++) values[i] = folded<kBit>(values[2 * i], values[2 * i + 1]);
-    return sums_of<kBit * 2>(values);
+    for (int i = 0; i < kCount / kBit / 2; i++) values[i] = folded<kBit>(values[2 * i], values[2 * i + 1]);
+    return sums_of<kCount, kBit * 2>(values);
   }
 }
 
