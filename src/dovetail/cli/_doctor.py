@@ -49,7 +49,7 @@ def _devices() -> dict[str, Any]:
 
 
 def _native() -> dict[str, Any]:
-    """Says whether there are kernels for the CPU of this machine, with which models are served; compiles them if need be."""
+    """Says whether there are kernels for the CPU of this machine; compiles them, if need be."""
     from dovetail.ops import native
 
     found = native()
