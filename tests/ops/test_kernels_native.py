@@ -75,7 +75,7 @@ def test_a_library_is_made_once_for_its_sources_and_machine(tmp_path, monkeypatc
 
 
 @HERE
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 130), st.integers(0, 2**31))
 def test_a_product_is_the_definition_and_a_row_has_the_same_bits_in_any_batch(rows, ins, more, seed):
     outs, rng = native().width + more, np.random.default_rng(seed)
@@ -88,6 +88,30 @@ def test_a_product_is_the_definition_and_a_row_has_the_same_bits_in_any_batch(ro
     row = int(rng.integers(rows))
     alone = packed_product(jnp.asarray(x[row : row + 1]), panels, outs)
     assert np.array_equal(np.asarray(alone)[0], y[row])
+
+
+@HERE
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
+def test_weights_in_fewer_bits_are_multiplied_as_if_they_were_float32(dtype):
+    rng = np.random.default_rng(0)
+    w = jnp.asarray(30 * rng.standard_normal((70, 200)), dtype)
+    x, scale = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((90, 70), (200,)))
+    few, wide = in_panels(w), in_panels(w.astype(jnp.float32))
+    for rows in (1, 5, 19, 90):  # Many rows get a float32 copy of a panel.
+        want = packed_product(x[:rows], wide, 200) * scale
+        assert np.array_equal(packed_product(x[:rows], few, 200, scale), want)
+
+
+@HERE
+def test_rows_of_zeros_at_the_end_give_zeros_and_change_nothing():
+    rng = np.random.default_rng(0)
+    panels = in_panels(jnp.asarray(rng.standard_normal((300, 130)), jnp.float32))
+    x = rng.standard_normal((20, 300)).astype(np.float32)
+    x[[3, 11]], x[12:], x[12, 299] = 0.0, 0.0, 1.0
+    y = np.asarray(packed_product(jnp.asarray(x), panels, 130))
+    assert_close(y, x.astype(np.float64) @ np.asarray(from_panels(panels, 130), np.float64), FLOAT32)
+    assert not y[13:].any()
+    assert y[12].any()
 
 
 @HERE
@@ -112,7 +136,7 @@ def test_small_matrices_are_left_to_the_compiler():
 
 
 @HERE
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.data())
 def test_what_is_done_to_rows_is_the_definition_and_depends_on_no_other_row(data):
     draw = data.draw

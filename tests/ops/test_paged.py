@@ -264,7 +264,7 @@ def test_where_a_kernel_refuses_the_choice_says_so_and_the_answer_is_the_same():
 NATIVE = NativePagedAttention.Config()
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.data())
 def test_the_native_kernel_is_the_definition(data):
     draw = data.draw

@@ -22,6 +22,7 @@ from dovetail.ops import (
     in_panels,
     is_counted,
     multiplies,
+    native_support,
     note_choice,
     packed_product,
     packs,
@@ -50,7 +51,7 @@ class PackedLinear(Linear):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self._ins, self._outs = math.prod(cfg.in_shape), math.prod(cfg.out_shape)
-        self._packs = packs(self._ins, self._outs)
+        self._packs = native_support() if cfg.kept == "int8" else packs(self._ins, self._outs)
         if self._packs:
             _declare_panels(self, self._ins, self._outs, cfg.init.build(), cfg.kept)
         else:
