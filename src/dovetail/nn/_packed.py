@@ -33,6 +33,7 @@ from ._embedding import Embedding
 from ._linear import Linear
 
 Kept = Literal["float32", "bfloat16", "int8"]
+_PLAIN: tuple[Kept, ...] = ("float32", "bfloat16")  # What is no integer has no scale.
 _PANELS = "panels"
 
 
@@ -40,7 +41,7 @@ class PackedLinear(Linear):
     """A `DenseLinear` whose weight lies in panels, and which a native kernel multiplies by.
 
     `replace_all(DenseLinear.Config, PackedLinear.Config())` takes over bias and initial values. A weight that is too
-    small stays as it is. Weights kept as int8 have a scale for each output, as those of `QuantisedLinear`.
+    small stays as it is. Integers have a scale for each output, as `quantised_params` makes it.
     """
 
     class Config(Linear.Config):
@@ -51,12 +52,15 @@ class PackedLinear(Linear):
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
         self._ins, self._outs = math.prod(cfg.in_shape), math.prod(cfg.out_shape)
-        self._packs = native_support() if cfg.kept == "int8" else packs(self._ins, self._outs)
+        self._scaled = cfg.kept not in _PLAIN
+        self._packs = native_support() if self._scaled else packs(self._ins, self._outs)
         if self._packs:
             _declare_panels(self, self._ins, self._outs, cfg.init.build(), cfg.kept)
         else:
-            if cfg.kept == "int8":
-                raise ConfigError(f"{self!r}: int8 is for native kernels, and there are none: {self._packs.reason}.")
+            if self._scaled:
+                raise ConfigError(
+                    f"{self!r}: {cfg.kept} is for native kernels, and there are none: {self._packs.reason}."
+                )
             num_in, num_out = len(cfg.in_shape), len(cfg.out_shape)
             self.param(
                 "weight",
@@ -74,7 +78,7 @@ class PackedLinear(Linear):
         batch = x.shape[: x.ndim - len(cfg.in_shape)]
         flat = x.reshape(*batch, self._ins)
         if self._packs:
-            scale = self.scale if cfg.kept == "int8" else None
+            scale = self.scale if self._scaled else None
             y = _multiplied(self, flat, self.panels, self._outs, scale)
         else:
             note_choice(_by_xla(self, self._packs))
@@ -89,7 +93,7 @@ class PackedLinear(Linear):
             return self.weight
         note_choice(_by_xla(self, Support("its matrix is asked for")))
         made = from_panels(self.panels, self._outs).astype(self.compute_dtype or jnp.float32)
-        made = made * self.scale if self.cfg.kept == "int8" else made
+        made = made * self.scale if self._scaled else made
         return made.reshape(*self.cfg.in_shape, *self.cfg.out_shape)
 
 
@@ -167,10 +171,10 @@ def _packing(transposed: bool, dtype: Any) -> Any:
 
 def _declare_panels(module: Module, ins: int, outs: int, init: Init, kept: Kept) -> None:
     how: dict[str, Any] = {} if kept == "float32" else {"dtype": kept, "cast": False}
-    start = constant(0.0) if kept == "int8" else init
+    start = constant(0.0) if kept not in _PLAIN else init
     shape = panel_shape(ins, outs)
     module.param(_PANELS, shape, axes=(None, None, None), init=start, in_dims=(-2,), out_dims=(-3, -1), **how)
-    if kept == "int8":
+    if kept not in _PLAIN:
         module.param("scale", (outs,), axes=(None,), init=constant(1.0), in_dims=(), out_dims=(-1,), cast=False)
 
 

@@ -26,7 +26,7 @@ def compiled(model: ServedModel, keys: Iterable[Key]) -> dict[Key, Callable[...,
 
 def placed(model: ServedModel, params: Any) -> Any:
     """Returns parameters of a run as the programs take them."""
-    if model.serving.weights in ("int8", "int4") or model.serving.kv is not None:
+    if model.rounds:
         params = quantised_params(model.source.build(), params)  # Before they are copied in full.
     if model.serving.apart:
         params = params_apart(model.source, params, layers_apart(model.source).build())

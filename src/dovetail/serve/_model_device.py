@@ -4,6 +4,7 @@
 All programs are compiled when it is made, each for a number of rows and of tokens; none later.
 """
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Sequence
 from time import perf_counter
@@ -48,14 +49,15 @@ class ModelDevice(Device):
         small = None if self._drafter is None else self._drafter.model
         self._model = model = ServedModel(trained.program.cfg, serving, draft=small)
         self.shape, self._step = model.shape, np.int32(trained.step)
-        self._params = placed(model, trained.params)
         devices = model.program.devices
         with phase("allocating"):
             self._state: Any = devices.jit(model.make_state, out_shardings=model.state_shardings())()
             self._last, self._counts = devices.jit(model.make_tokens, out_shardings=devices.everywhere)()
         self._all_tokens = np.full((1, -(-self.shape.vocab_size // 32)), -1, np.int32)
-        with phase("compiling"):
+        with phase("compiling"), concurrent.futures.ThreadPoolExecutor(1) as aside:
+            params = aside.submit(placed, model, trained.params)  # Meanwhile: programs need shapes alone.
             self._compiled = compiled(model, model.keys())
+            self._params = params.result()
             if self._drafter is not None:
                 self._drafter.open()
         self.kernels = kernel_uses(model.choices)

@@ -3,17 +3,16 @@
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
 from dovetail.config import Modifier, chain, replace_all
-from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear, QuantisedLinear
+from dovetail.nn import DenseLinear, Embedding, PackedEmbedding, PackedLinear
 from dovetail.ops import Choice, Support, kernel_choices, native_support
 from dovetail.train import Program, Trainer
 
 from ._device import KernelUse
-from ._quantised import Weights
 
 _MODEL = "model."
 
@@ -30,28 +29,29 @@ def packs_weights(program: Program) -> Support:
     return native_support()
 
 
-def _packed(weights: Weights | None) -> Modifier:
-    """Returns what puts the weights of a model into panels; those that are 8-bit integers stay so."""
-    kept: Any = {"kept": "bfloat16"} if weights == "bfloat16" else {}
-
-    def in_integers(old: QuantisedLinear.Config) -> Any:
-        return PackedLinear.Config(kept="int8", bias=old.bias) if old.bits == 8 else old
-
+def _packed(kept: Literal["float32", "bfloat16"], others: Modifier) -> Modifier:
+    """Returns what puts the weights of a model into panels."""
     return chain(
-        replace_all(DenseLinear.Config, PackedLinear.Config(**kept), missing="ok"),
-        replace_all(QuantisedLinear.Config, in_integers, missing="ok"),
-        replace_all(Embedding.Config, PackedEmbedding.Config(**kept), missing="ok"),
+        replace_all(DenseLinear.Config, PackedLinear.Config(kept=kept), missing="ok"),
+        others,
+        replace_all(Embedding.Config, PackedEmbedding.Config(kept=kept), missing="ok"),
     )
 
 
-def packed_program(cfg: Trainer.Config, weights: Weights | None, trace: Callable[[Program], Any]) -> Program:
+def packed_program(
+    cfg: Trainer.Config,
+    kept: Literal["float32", "bfloat16"],
+    others: Modifier,
+    trace: Callable[[Program], Any],
+) -> Program:
     """Returns the program of a run with weights in panels, wherever that is how they are used.
 
     Args:
-        weights: how they are kept; see `Serving`.
+        kept: how weights are kept.
+        others: puts those that are kept in other ways into panels.
         trace: traces all that is ever computed. What is looked up alone, or asked for as a matrix, stays as it is.
     """
-    packed = _packed(weights).report(cfg.model)
+    packed = _packed(kept, others).report(cfg.model)
     program = Program(cfg.set(model=packed.config), trains=False)
     with kernel_choices() as choices:
         trace(program)

@@ -39,7 +39,7 @@ from ._draw import (
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
 from ._native import packed_program, packs_weights
-from ._quantised import KV, Weights, check_kept, check_speed, quantised
+from ._quantised import KV, Weights, check_kept, check_speed, in_panels_as_they_are, is_rounded, quantised
 from ._shapes import abstract_draw, abstract_inputs, int_of
 from ._store import Store
 
@@ -132,6 +132,7 @@ class ServedModel:
         check_kept(serving.weights, self.packs)
         if not serving.slower and serving.weights != "bfloat16":
             check_speed(serving.weights, probe.devices.platform, self.packs, cfg.model)
+        self.rounds = is_rounded(serving.weights, serving.kv)
         cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
         self.serving, self.source = serving.sized(leaves_out_padding=bool(self.packs)), cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
@@ -139,7 +140,8 @@ class ServedModel:
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
         cfg = cfg.set(model=paged)
         if self.packs:
-            self.program = packed_program(cfg, serving.weights, self._trace)
+            kept = "bfloat16" if serving.weights == "bfloat16" else "float32"
+            self.program = packed_program(cfg, kept, in_panels_as_they_are(), self._trace)
         else:
             self.program = Program(cfg, devices, trains=False)
             self._trace(self.program)

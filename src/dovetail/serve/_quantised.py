@@ -4,8 +4,16 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dovetail.config import ConfigError, Modifier, chain, find, replace_all
-from dovetail.nn import Cache, DenseGroupedLinear, DenseLinear, Int8Cache, QuantisedGroupedLinear, QuantisedLinear
+from dovetail.config import ConfigError, Modifier, chain, replace_all
+from dovetail.nn import (
+    Cache,
+    DenseGroupedLinear,
+    DenseLinear,
+    Int8Cache,
+    PackedLinear,
+    QuantisedGroupedLinear,
+    QuantisedLinear,
+)
 from dovetail.ops import Support
 
 Weights = Literal["bfloat16", "int8", "int4"]
@@ -43,17 +51,31 @@ def check_speed(weights: Weights | None, platform: str, native: Support, model: 
     """
     if weights is None or platform != "cpu":
         return
-    experts = find(model, DenseGroupedLinear.Config)
-    if weights == "int8" and native and not experts:
+    changed = {type(change.new) for change in quantised(weights, None).report(model).changes}
+    if weights == "int8" and native and changed == {QuantisedLinear.Config}:
         return
-    why = "there is no native kernel for int4"
-    if weights == "int8":
-        why = "there is no native kernel for the weights of experts" if native else f"not native: {native.reason}"
+    why = f"not native: {native.reason}" if not native else "there is no native kernel for int4"
+    if native and weights == "int8":
+        why = "there is no native kernel for them where each row has a matrix of its own"
     raise ConfigError(
         f"weights={weights!r} takes {_ON_CPU[weights]} times as long a token as float32 on a CPU (SmolLM2-135M, 8 rows"
         f" and 1), as XLA makes floating-point numbers of them first; {why}.\n"
         '  Leave weights out, or add slower=true to save memory all the same. kv="int8" decodes as fast as float32.'
     )
+
+
+def in_panels_as_they_are() -> Modifier:
+    """Returns what lets native kernels multiply by weights that are 8-bit integers."""
+
+    def packed(old: QuantisedLinear.Config) -> Any:
+        return PackedLinear.Config(kept="int8", bias=old.bias) if old.bits == 8 else old
+
+    return replace_all(QuantisedLinear.Config, packed, missing="ok")
+
+
+def is_rounded(weights: Weights | None, kv: KV | None) -> bool:
+    """Whether parameters are rounded when they are loaded."""
+    return weights in ("int8", "int4") or kv is not None
 
 
 def check_kept(weights: Weights | None, native: Support) -> None:
