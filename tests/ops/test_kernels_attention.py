@@ -25,6 +25,7 @@ from dovetail.ops import (
     CudnnAttention,
     Full,
     LinearBias,
+    NativePagedAttention,
     NeuronAttention,
     Part,
     Parts,
@@ -51,8 +52,9 @@ CAUSAL = Causal()
 SPLASH = SplashAttention.Config(interpret=True, block_q=128, block_kv=128)
 TRITON = TritonAttention.Config(interpret=True)
 RAGGED = RaggedPagedAttention.Config(interpret=True)  # Its promises are in `test_paged.py`,
-PAGED = TritonPagedAttention.Config(interpret=True)  # and so are those of this one.
-KERNELS = [SPLASH, TRITON, CudnnAttention.Config(), NeuronAttention.Config(), RAGGED, PAGED]
+PAGED = TritonPagedAttention.Config(interpret=True)  # and so are those of this one,
+NATIVE = NativePagedAttention.Config()  # and of this.
+KERNELS = [SPLASH, TRITON, CudnnAttention.Config(), NeuronAttention.Config(), RAGGED, PAGED, NATIVE]
 SEGMENTS = np.repeat([[1, 2, 3, 0], [4, 4, 5, 5]], [100, 60, 76, 20], axis=1)  # The first row ends with padding.
 CASES = [
     # Kernel, mask, heads, key heads, key dim, value dim, soft cap, sinks.
@@ -169,11 +171,12 @@ def reason(cfg, mask=CAUSAL, length=T, dims=(8, 8), dtype=jnp.bfloat16, segments
 
 
 def test_a_kernel_refuses_platforms_that_it_is_not_for():
-    for cfg, platform in zip(KERNELS, ("tpu", "cuda", "cuda", "neuron", "tpu", "cuda"), strict=True):
+    for cfg, platform in zip(KERNELS[:-1], ("tpu", "cuda", "cuda", "neuron", "tpu", "cuda"), strict=True):
         cfg = cfg.set(interpret=False) if hasattr(cfg, "interpret") else cfg
         assert reason(cfg) == f"it runs on {platform}, this is cpu"
     with on("gpu"):
         assert reason(SPLASH.set(interpret=False)) == "it runs on tpu, this is cuda"
+        assert reason(NATIVE) == "it runs on cpu, this is cuda"
 
 
 def test_a_kernel_that_the_compiler_cannot_split_refuses_a_mesh_outside_of_a_shard_map():

@@ -21,6 +21,7 @@ from dovetail.ops import (
     Causal,
     Full,
     LinearBias,
+    NativePagedAttention,
     PagedAttention,
     PreferredAttention,
     Prefix,
@@ -35,6 +36,7 @@ from dovetail.ops import (
     from_pairs,
     in_pairs,
     kernel_choices,
+    native,
     quantise_rows,
 )
 from dovetail.parallel import GatheredAttention
@@ -303,6 +305,64 @@ NOT_ON_GPUS = [
 def test_the_kernel_for_gpus_refuses_what_it_does_not_offer(case, changes, why):
     assert not reason(LATER, TRITON)
     assert reason(case, TRITON, **changes) == why
+
+
+# The native kernel for CPUs.
+
+NATIVE = NativePagedAttention.Config()
+
+
+@settings(max_examples=8)
+@given(st.data())
+def test_the_native_kernel_is_the_definition(data):
+    draw = data.draw
+    page, width = draw(st.sampled_from([(1, 150), (3, 70), (16, 10), (64, 3)]))
+    rows = draw(st.integers(1, 3))
+    lengths = tuple(draw(st.integers(1, page * width)) for _ in range(rows))
+    most = draw(st.sampled_from([1, 1, 19]))
+    counts = tuple(draw(st.integers(0, min(most, length))) for length in lengths)
+    window = draw(st.sampled_from([None, 1, 40, 100]))
+    case = Case(
+        lengths,
+        counts,
+        page,
+        width,
+        heads=draw(st.sampled_from([(2, 2), (6, 2), (4, 1), (5, 1)])),
+        dim=native().width * draw(st.integers(1, 6)),
+        mask=Causal() if window is None else Causal() & SlidingWindow(window),
+        soft_cap=draw(st.sampled_from([None, 0.5])),
+        sinks=draw(st.booleans()),
+    )
+    hold(NATIVE, case)
+
+
+def test_neither_other_queries_nor_the_chunks_of_a_prompt_change_a_bit():
+    case = Case((130, 61), (130, 61), page=16, width=9, heads=(6, 2), dim=2 * native().width)
+    given, real, _ = made(case)
+    kernel = NATIVE.build()
+    run = jax.jit(lambda arrays: kernel(**arrays, mask=Causal() & Written(), scale=SCALE, aligned=False))
+    whole = np.asarray(run(given))
+    for row, time in ((0, 0), (0, 63), (0, 64), (0, 129), (1, 60)):
+        at = {"q": given["q"][row : row + 1, time : time + 1], "pages": given["pages"][row : row + 1]}
+        index = given["q_tokens"].index[row : row + 1, time : time + 1]
+        one = run(
+            {**given, **at, "q_tokens": Tokens(index), "k_tokens": Tokens(given["k_tokens"].index[row : row + 1])}
+        )
+        assert np.array_equal(np.asarray(one)[0, 0], whole[row, time])
+    assert real.sum() == 191
+
+
+def test_the_native_kernel_refuses_what_it_does_not_offer(monkeypatch):
+    good = Case((9, 1), (1, 0), page=4, width=4, dim=native().width)
+    assert not reason(good, NATIVE)
+    assert reason(good, NATIVE, pages=None) == "keys and values are not in pages, or in pairs"
+    assert reason(good._replace(dim=native().width + 1), NATIVE).endswith(f"expected multiples of {native().width}")
+    assert reason(good._replace(mask=Full()), NATIVE) == "the mask is not causal"
+    assert reason(good._replace(biased=True), NATIVE) == "the native kernel does not offer a bias"
+    assert reason(good._replace(mask=MASKS[4]), NATIVE) == "the native kernel does not offer packed documents"
+    assert reason(good._replace(dtype=jnp.bfloat16), NATIVE) == "it computes in float32, this is bfloat16"
+    scales = (jnp.zeros((18, 4, 2)),) * 2
+    assert reason(good, NATIVE, scales=scales) == "keys and values are integers"
 
 
 @pytest.mark.parametrize(

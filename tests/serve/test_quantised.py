@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.nn import quantised_params
+from dovetail.ops import native
 from dovetail.parallel import Mesh
 from dovetail.serve import Draw, Engine, ModelDevice, Request, Sampling, ServedModel, generate, quantised
 from dovetail.train import Program, Trained
@@ -105,14 +106,36 @@ def test_four_times_as_many_tokens_fit_as_in_float32():
     assert tokens["int8"] / tokens[None] > 3.8, "besides values, pages hold the documents of tokens"
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_weights_that_are_slower_on_this_platform_are_refused_with_the_reason(weights):
-    cfg = trained("llama3-tiny").program.cfg
+SLOWER = [
+    ("int8", "mixtral-tiny", "each row has a matrix of its own"),
+    ("int4", "llama3-tiny", "for int4"),
+    ("int8", "llama3-tiny", "not native"),
+]
+
+
+@pytest.mark.parametrize("weights, name, why", SLOWER)
+def test_weights_that_are_slower_on_this_platform_are_refused_with_the_reason(weights, name, why, monkeypatch):
+    cfg = trained(name).program.cfg
+    if why == "not native":
+        none = native()._replace(reason="there is no compiler")
+        monkeypatch.setattr("dovetail.ops.kernels._native.native", lambda: none)
+    elif native().reason:
+        pytest.skip(native().reason)
     with pytest.raises(
-        ConfigError, match=rf"(?s)weights='{weights}'.*times as long.*SmolLM2.*slower=true.*kv=\"int8\""
+        ConfigError, match=rf"(?s)weights='{weights}'.*times as long.*SmolLM2.*{why}.*slower=true.*kv=\"int8\""
     ):
         ServedModel(cfg, SERVING.set(weights=weights, slower=False))
     ServedModel(cfg, SERVING.set(kv="int8", slower=False))
+
+
+def test_bfloat16_is_kept_by_native_kernels_alone(monkeypatch):
+    if not native().reason:
+        served = ServedModel(trained("llama3-tiny").program.cfg, SERVING.set(weights="bfloat16", slower=False))
+        assert served.params["head"]["panels"].dtype == jnp.bfloat16
+    none = native()._replace(reason="there is no compiler")
+    monkeypatch.setattr("dovetail.ops.kernels._native.native", lambda: none)
+    with pytest.raises(ConfigError, match=r"weights='bfloat16' is for native kernels.*there is no compiler"):
+        ServedModel(trained("llama3-tiny").program.cfg, SERVING.set(weights="bfloat16"))
 
 
 def test_what_there_is_nothing_of_is_refused():

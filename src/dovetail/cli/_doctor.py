@@ -24,6 +24,7 @@ def doctor(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"machine": machine(), **_devices()}
     found["settings"] = {s.name: {"active": s.active, "available": s.active or bool(s.variables)} for s in _settings()}
     found["extras"] = {name: importlib.util.find_spec(name) is not None for name in _EXTRAS}
+    found["native_kernels"] = _native()
     found["free_disk_gib"] = round(shutil.disk_usage(".").free / 2**30, 1)
     found["step"] = _tried()
     print(json.dumps(found, indent=2) if args.json else _text(found))
@@ -45,6 +46,14 @@ def _devices() -> dict[str, Any]:
         "devices": [getattr(device, "device_kind", str(device)) for device in devices],
         "matmul_gflops": round(measured_peak() / 1e9, 1),
     }
+
+
+def _native() -> dict[str, Any]:
+    """Says whether there are kernels for the CPU of this machine; compiles them, if need be."""
+    from dovetail.ops import native
+
+    found = native()
+    return {"there": not found.reason, "reason": found.reason, "vector": found.width, "threads": found.threads}
 
 
 def _tried() -> dict[str, Any]:
@@ -92,6 +101,9 @@ def _text(found: dict[str, Any]) -> str:
             state = "on in train, eval, generate and bench"
         lines.append(f"{setting.name}: {state}" + ("" if state.startswith("on") else f"; {setting.text}"))
     lines += [f"{name}: {'there' if there else 'missing'}; {_EXTRAS[name]}" for name, there in found["extras"].items()]
+    native = found["native_kernels"]
+    state = f"there; vectors of {native['vector']}, {native['threads']} threads" if native["there"] else "missing"
+    lines.append(f"native kernels to serve on CPUs: {state}" + ("" if native["there"] else f"; {native['reason']}"))
     step = found["step"]
     outcome = f"loss {step['losses'][0]:.3f} -> {step['losses'][-1]:.3f}" if "losses" in step else step["error"]
     lines.append(f"a training step: {'works' if step['ok'] else 'FAILS'}, {outcome}")

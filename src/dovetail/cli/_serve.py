@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.mesh is None and not any(split_override(text)[0].partition(".")[0] == "mesh" for text in others):
         run = run._replace(cfg=_on_serving_mesh(run.cfg, run.hardware))
     from dovetail.config import override
+    from dovetail.ops import native_support
     from dovetail.serve import tokenizer_of
     from dovetail.serve.http import Serve, Served, address_of, open_socket, serve
 
@@ -55,10 +57,13 @@ def _serve(args: argparse.Namespace) -> int:
     how.serving.check()
     tokenizer = tokenizer_of(run.cfg, run.files)
     with open_socket(args.host, args.port, has_keys=bool(keys)) as opened:
+        threading.Thread(target=native_support, daemon=True).start()  # A compiler may have to run, meanwhile.
         engine, step = _opened(run, how)
         name = how.http.name or _name(run.name)
         with engine:
             served = Served(engine, tokenizer, name=name, http=how.http, reload=_reload(run, engine, step))
+            for use in engine.stats().kernels:
+                print(f"kernel: {use}", flush=True)
             gc.collect()
             gc.freeze()  # What is there now stays: the collector need not look at it while tokens are waited for.
             with contextlib.closing(served):

@@ -23,7 +23,7 @@ _DIRECTORY, _SIZE, _LEAST = (
 )
 _SWITCH = "JAX_ENABLE_COMPILATION_CACHE"
 _BYTES = 4 * 2**30  # The programs that were not used for the longest time go first.
-_SECONDS = 0.3  # What compiles in less is not kept.
+_SECONDS = 0.1  # What compiles in less is not kept.
 
 
 class KeptPrograms(NamedTuple):

@@ -26,7 +26,16 @@ from dovetail.nn import (
     RMSNorm,
     check_masks,
 )
-from dovetail.ops import EMPTY, Causal, SameSegment, TokenLoss, Tokens, chunked_log_probs, chunked_token_loss
+from dovetail.ops import (
+    EMPTY,
+    Causal,
+    SameSegment,
+    TokenLoss,
+    Tokens,
+    chunked_log_probs,
+    chunked_token_loss,
+    is_native,
+)
 
 from ._prediction import MultiTokenPrediction
 
@@ -255,6 +264,8 @@ class CausalLM(Objective):
         x = self._embedded(ids)
         if self.position is not None:
             x = x + self.position(context.positions)
+        if self.stateful and is_native(x):  # Whose products leave out rows of zeros, here those of padding.
+            x = jnp.where((context.tokens.index == EMPTY)[..., None], 0.0, x)
         x = self.constrain(self.dropout(x), "batch", "stream", None)
         return self.norm(self.stack(x, context), context)
 

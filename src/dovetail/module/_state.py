@@ -82,6 +82,10 @@ class SizedState:
         """Returns `count` such pieces in one array."""
         return dataclasses.replace(self, spec=self.spec.stacked(count), shape=(count, *self.shape))
 
+    def resized(self, sizes: Mapping[str, int]) -> "SizedState":
+        """Returns the same for other sizes."""
+        return dataclasses.replace(self, shape=tuple(sizes[n] if isinstance(n, str) else n for n in self.spec.shape))
+
     def make(self, layout: Layout | None = None) -> Array:
         """Returns the first value, on the mesh in use if there is a layout."""
         inner, start = self.shape[self.spec.stack :], self.spec.init

@@ -39,6 +39,9 @@ from ._mixer import check_masks as check_masks
 from ._norm import LayerNorm as LayerNorm
 from ._norm import Norm as Norm
 from ._norm import RMSNorm as RMSNorm
+from ._packed import PackedEmbedding as PackedEmbedding
+from ._packed import PackedLinear as PackedLinear
+from ._packed import packed_params as packed_params
 from ._position_bias import ALiBi as ALiBi
 from ._position_bias import PositionBias as PositionBias
 from ._quantised import Float8Linear as Float8Linear

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Axes, Module, ModuleError
-from dovetail.ops import EMPTY, Tokens, from_pairs, in_pairs, rescaled, rows_of_pages
+from dovetail.ops import EMPTY, Tokens, from_pairs, in_pairs, is_native, native_write, rescaled, rows_of_pages
 
 
 @jax.tree_util.register_dataclass
@@ -137,7 +137,10 @@ class PagedCache(Cache):
         def write(name: str, new: Array) -> Array:
             old = getattr(self, name)
             at = jnp.where(lost, old.shape[0], row)  # Beyond the last page: dropped.
-            written = old.at[at, index % size].set(new.astype(old.dtype), mode="drop")
+            if is_native(old, new):
+                written = native_write(old, new, at, index % size)
+            else:
+                written = old.at[at, index % size].set(new.astype(old.dtype), mode="drop")
             self.update(name, written)
             return written
 

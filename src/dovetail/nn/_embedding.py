@@ -28,8 +28,11 @@ class Embedding(Module):
 
     def __init__(self, cfg: Config, **kwargs):
         super().__init__(cfg, **kwargs)
-        shape = (cfg.vocab_size, cfg.dim)
-        self.param("table", shape, axes=("vocab", "embed"), init=cfg.init.build(), in_dims=(), out_dims=())
+        self._declare_table()
+
+    def _declare_table(self) -> None:
+        shape, init = (self.cfg.vocab_size, self.cfg.dim), self.cfg.init.build()
+        self.param("table", shape, axes=("vocab", "embed"), init=init, in_dims=(), out_dims=())
 
     def forward(self, ids: Array) -> Array:
         """Looks up rows: `[B, T]` to `[B, T, dim]`; an id outside of the vocabulary gives nan, not another word."""

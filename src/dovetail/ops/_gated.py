@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .kernels._elementwise import is_native, native_silu_gated
+
 Gated = Callable[[Array, Array], Array]
 
 
@@ -15,7 +17,13 @@ def gated(activation: Callable[[Array], Array] = jax.nn.silu) -> Gated:
 
     Reference: Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202).
     """
-    return lambda gate, up: activation(gate) * up
+
+    def function(gate: Array, up: Array) -> Array:
+        if activation is jax.nn.silu and is_native(gate, up):
+            return native_silu_gated(gate, up)
+        return activation(gate) * up
+
+    return function
 
 
 def clamped_swiglu(alpha: float = 1.702, limit: float = 7.0) -> Gated:

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .kernels._elementwise import is_native, native_rms_norm
+
 
 def rms_norm(x: Array, scale: Array | None, *, eps: float, offset: float = 0.0, groups: int = 1) -> Array:
     """Scales `x` to unit root-mean-square over its last axis, then by `scale + offset`.
@@ -14,6 +16,8 @@ def rms_norm(x: Array, scale: Array | None, *, eps: float, offset: float = 0.0, 
 
     Reference: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467).
     """
+    if is_native(x, *([] if scale is None else [scale])):
+        return native_rms_norm(x, scale, eps, offset, groups)
     x32 = _grouped(x.astype(jnp.float32), groups)
     y = (x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + eps)).reshape(x.shape)
     if scale is None:

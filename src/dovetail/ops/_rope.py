@@ -15,6 +15,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from .kernels._elementwise import is_native, native_rotate
+
 
 def rotary_frequencies(dim: int, theta: float) -> np.ndarray:
     """Returns `[dim / 2]` angles per position: `theta ** (-2 i / dim)`."""
@@ -100,6 +102,8 @@ def rotate(
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if magnitude != 1.0:
         cos, sin = cos * magnitude, sin * magnitude
+    if is_native(x):
+        return native_rotate(x, cos, sin, interleaved)
     x32 = x.astype(jnp.float32)
     a, b = (x32[..., ::2], x32[..., 1::2]) if interleaved else jnp.split(x32, 2, axis=-1)
     turned = (a * cos - b * sin, b * cos + a * sin)

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from dovetail.module import merged
-from dovetail.nn import quantised_params
+from dovetail.nn import packed_params, quantised_params
 
-from ._apart import params_apart
+from ._apart import layers_apart, params_apart
 from ._device import Rows
 from ._programs import Key, ServedModel
 
@@ -26,10 +26,12 @@ def compiled(model: ServedModel, keys: Iterable[Key]) -> dict[Key, Callable[...,
 
 def placed(model: ServedModel, params: Any) -> Any:
     """Returns parameters of a run as the programs take them."""
-    if model.serving.weights is not None or model.serving.kv is not None:
+    if model.rounds:
         params = quantised_params(model.source.build(), params)  # Before they are copied in full.
     if model.serving.apart:
-        params = params_apart(model.source, params, model.program.model)
+        params = params_apart(model.source, params, layers_apart(model.source).build())
+    if model.packs:
+        params = packed_params(model.program.model, jax.tree.map(lambda x: x, params))
     params = jax.tree.map(lambda x, like: x.astype(like.dtype), params, model.params)
     places = model.program.shardings
     return params if places is None else jax.device_put(params, merged(places.params, places.run_state))

@@ -105,6 +105,18 @@ class Drawn(NamedTuple):
     pooled: np.ndarray | None = None  # [D] float32: the sum over tokens of what the layers made, by `pools`.
 
 
+class KernelUse(NamedTuple):
+    """A kernel, and in how many parts of a model it is used."""
+
+    kernel: str
+    parts: int
+    refused: tuple[tuple[str, str], ...] = ()  # Kernels that would have been preferred, each with its reason.
+
+    def __str__(self) -> str:
+        because = "".join(f"; not {kernel}: {reason}" for kernel, reason in self.refused)
+        return f"{self.kernel} in {self.parts} part{'s' * (self.parts != 1)} of the model{because}"
+
+
 class Device(abc.ABC):
     """Computes. It has state for each slot, and pages; who uses them says which.
 
@@ -112,6 +124,7 @@ class Device(abc.ABC):
     """
 
     shape: DeviceShape
+    kernels: tuple[KernelUse, ...] = ()  # What computes, where there is a choice.
 
     @abc.abstractmethod
     def run(self, rows: Rows) -> Any:

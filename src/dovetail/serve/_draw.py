@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from dovetail.ops import is_native, native_argmax
+
 _COLDEST = 1e-5  # A temperature below it is 0: logits would leave the range of floats.
 _LARGEST = 1e30  # Of a logit, whatever is added to it.
 
@@ -54,6 +56,8 @@ class Drawing(NamedTuple):
 
 def greedy(logits: Array) -> Array:
     """Returns the most likely token `[...]` of logits `[..., V]`; of equal ones, the first."""
+    if is_native(logits):
+        return native_argmax(logits.reshape(-1, logits.shape[-1])).reshape(logits.shape[:-1])
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 

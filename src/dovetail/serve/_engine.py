@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dovetail.config import Component, ConfigError
 
 from ._answer import Answer
-from ._device import Device, Drawn
+from ._device import Device, Drawn, KernelUse
 from ._pages import Usage
 from ._request import Finish, QueueFull, Request, RequestError
 from ._rows import RowArrays
@@ -43,6 +43,7 @@ class Stats(NamedTuple):
     requests: int  # That have ended.
     drafted_tokens: int = 0  # Guesses that were verified,
     accepted_tokens: int = 0  # and those of them that held.
+    kernels: tuple[KernelUse, ...] = ()  # What computes, where there is a choice.
 
 
 class Engine(Component):
@@ -217,6 +218,7 @@ class Engine(Component):
             requests=self._ended,
             drafted_tokens=scheduler.drafted,
             accepted_tokens=scheduler.accepted,
+            kernels=self._device.kernels,
         )
 
     @property

@@ -8,6 +8,7 @@ from dovetail.config import replace_all
 from dovetail.nn import DenseCache, PagedCache
 from dovetail.ops import (
     AttentionKernel,
+    NativePagedAttention,
     PagedAttention,
     PreferredAttention,
     RaggedPagedAttention,
@@ -18,6 +19,7 @@ from dovetail.ops import (
 _KERNELS: Mapping[str, tuple[AttentionKernel.Config, ...]] = {
     "tpu": (RaggedPagedAttention.Config(),),
     "cuda": (TritonPagedAttention.Config(),),  # For single tokens, and guesses; not for prompts.
+    "cpu": (NativePagedAttention.Config(),),
 }
 # How these want keys and values to lie.
 _CACHES: Mapping[str, PagedCache.Config] = {"tpu": PagedCache.Config(paired=True, lanes=128)}

@@ -4,6 +4,7 @@
 All programs are compiled when it is made, each for a number of rows and of tokens; none later.
 """
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Sequence
 from time import perf_counter
@@ -20,6 +21,7 @@ from ._compiled import compiled, placed, row_arrays
 from ._device import Device, Drawn, RowDraw, Rows
 from ._drafter import Drafter, DraftModel, OnDevice, Predictor
 from ._draw import Drawing, DrawParams, Verified
+from ._native import kernel_uses
 from ._programs import Key, ServedModel
 from ._serving import Serving
 
@@ -51,19 +53,21 @@ class ModelDevice(Device):
         )
         self.shape = model.shape
         devices = model.program.devices
-        params = placed(model, trained.params)
         with phase("allocating"):
             state = devices.jit(model.make_state, out_shardings=model.state_shardings())()
             last, counts = devices.jit(model.make_tokens, out_shardings=devices.everywhere)()
-        self._on = OnDevice(params, state, last, counts, np.int32(trained.step))
         self._all_tokens = np.full((1, -(-self.shape.vocab_size // 32)), -1, np.int32)
-        with phase("compiling"):
+        with phase("compiling"), concurrent.futures.ThreadPoolExecutor(1) as aside:
+            loading = aside.submit(placed, model, trained.params)  # Meanwhile: programs need shapes alone.
             self._compiled = compiled(model, model.keys())
+            params = loading.result()
             self._drafter: Drafter | None = smaller
             if smaller is not None:
                 smaller.open()
             elif model.predictions:
                 self._drafter = Predictor(model)
+        self._on = OnDevice(params, state, last, counts, np.int32(trained.step))
+        self.kernels = kernel_uses(model.choices)
         if self.shape.drafts:
             self.shape = dataclasses.replace(self.shape, draft_costs=tuple(map(self._draft_cost, self.shape.rows)))
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from dovetail.config import ConfigError
-from dovetail.module import State, call, merged, size_names, specs, state_specs
+from dovetail.module import State, StateSpecs, call, merged, size_names, specs, state_specs
 from dovetail.nn import page_window
+from dovetail.ops import Choice, by_native_kernels, kernel_choices
 from dovetail.parallel import decoding_layout
 from dovetail.train import Program, Trainer
 
@@ -25,9 +26,11 @@ from ._draw import Counts, count_tokens, make_counts
 from ._draw_programs import DrawPrograms, abstract_draw, joined, pooled
 from ._in_pages import in_pages
 from ._memory import fitting_tokens, free_bytes
+from ._native import packed_program, packs_weights
 from ._predictions import Ahead, Made, guess, predict, with_last
-from ._quantised import check_speed, quantised
+from ._quantised import check_kept, check_speed, in_panels_as_they_are, is_rounded, quantised
 from ._serving import LONGEST, Serving, fitting_chunks, num_pages
+from ._shapes import abstract_inputs, int_of
 from ._store import Store
 
 
@@ -65,17 +68,31 @@ class ServedModel:
                 raise ConfigError(
                     f"{probe.model!r} cannot be served: it has no method `{method}`, as a language model has."
                 )
-        if not serving.slower:
-            check_speed(serving.weights, probe.devices.platform)
+        self.packs = packs_weights(probe)
+        check_kept(serving.weights, self.packs)
+        if not serving.slower and serving.weights != "bfloat16":
+            check_speed(serving.weights, probe.devices.platform, self.packs, cfg.model)
+        self.rounds = is_rounded(serving.weights, serving.kv)
         cfg = cfg.set(model=quantised(serving.weights, serving.kv)(cfg.model))
-        self.serving, self.source = serving, cfg.model
+        self.serving, self.source = serving.sized(leaves_out_padding=bool(self.packs)), cfg.model
         model = layers_apart(cfg.model) if serving.apart else cfg.model
         paged = in_pages(model, serving.page, probe.devices.platform)
-        self.program = Program(cfg.set(model=paged), devices, trains=False)
         self._layout = decoding_layout(cfg.mesh, split_rows=False)
+        cfg = cfg.set(model=paged)
+        if self.packs:
+            kept = "bfloat16" if serving.weights == "bfloat16" else "float32"
+            self.program = packed_program(cfg, kept, in_panels_as_they_are(), self._trace)
+        else:
+            self.program = Program(cfg, devices, trains=False)
+            self._trace(self.program)
+        self._declared: StateSpecs | None = None
+        refused = () if self.packs else (("NativeKernels", self.packs.reason),)
+        self.choices = [Choice("model", "XLA", refused)] if refused else self.program.fallbacks
         self._options: dict[str, Any] = {"dtype": self.program.dtype, "layout": self._layout}
         self.params = _merged_params(self.program)  # Their shapes.
         self._hidden_shape = self._hidden_of_one()
+        if self.predictions:
+            self._size_names |= self._sizes_of_predictions()
         self.fit(self._shape(room, {} if draft is None else draft.page_bytes))
         if draft is not None:
             _check_draft(self.shape, draft.shape)
@@ -127,7 +144,7 @@ class ServedModel:
             snapshots=copies,
             has_row_state=store.has_row_state,
             max_length=length,
-            vocab_size=self._vocab_size(),
+            vocab_size=self._vocab_size,
             rows=serving.row_counts,
             chunks=fitting_chunks(serving, length),
             max_logprobs=serving.max_logprobs,
@@ -137,29 +154,38 @@ class ServedModel:
             pooling=serving.embed,
         )
 
-    @functools.cached_property
-    def _size_names(self) -> set[str]:
-        ids, given = _abstract_inputs(1, 1)
+    def _trace(self, program: Program) -> None:
+        """Traces all that is computed with the weights of a program: layers with their state, and logits."""
+        (ids, given), params = abstract_inputs(1, 1), _merged_params(program)
+        options = {"dtype": program.dtype, "layout": self._layout}
+
+        def logits(params: Any, ids: Array) -> Array:
+            return call(program.model, params, ids, **options)[0]
+
+        with program.devices.ambient():
+            named = {"sizes": {"batch": 1}, "method": "hidden", **given, **options}
+            self._size_names = size_names(program.model, params, ids, **named)
+            self._vocab_size = jax.eval_shape(logits, params, ids).shape[-1]
+
+    def _sizes_of_predictions(self) -> set[str]:
+        ids, given = abstract_inputs(1, 1)
         with self.program.devices.ambient():
             options = {"sizes": {"batch": 1}, **given, **self._options}
-            names = size_names(self.program.model, self.params, ids, method="hidden", **options)
-            if self.predictions:
-                more = size_names(self.program.model, self.params, ids, *self._ahead(1), method="predict", **options)
-                names |= more
-            return names
+            return size_names(self.program.model, self.params, ids, *self._ahead(1), method="predict", **options)
 
-    def _specs(self, rows: int, pages: Mapping[str, int]) -> Any:
+    def _specs(self, rows: int, pages: Mapping[str, int]) -> StateSpecs:
         width = -(-self._length // self.serving.page)
         sizes = {name: width for name in self._size_names if name.startswith("row_pages")}
         sizes |= {"batch": rows, "capacity": self._length, **pages}
-        ids, given = _abstract_inputs(rows, 1)
-        with self.program.devices.ambient():
-            options = {"sizes": sizes, **given, **self._options}
-            found = state_specs(self.program.model, self.params, ids, method="hidden", **options)
-            if self.predictions:
-                inputs = (ids, *self._ahead(rows))
-                found |= state_specs(self.program.model, self.params, *inputs, method="predict", **options)
-            return found
+        if self._declared is None:
+            ids, given = abstract_inputs(rows, 1)
+            with self.program.devices.ambient():
+                options = {"sizes": sizes, **given, **self._options}
+                self._declared = state_specs(self.program.model, self.params, ids, method="hidden", **options)
+                if self.predictions:
+                    inputs = (ids, *self._ahead(rows))
+                    self._declared |= state_specs(self.program.model, self.params, *inputs, method="predict", **options)
+        return {path: spec.resized(sizes) for path, spec in self._declared.items()}
 
     def _ahead(self, rows: int, time: int = 1) -> tuple[Any, Any]:
         """Returns the shapes of what predictions are made from."""
@@ -184,15 +210,6 @@ class ServedModel:
     def store(self, rows: int) -> Store:
         """Returns how state is kept, for calls of so many rows."""
         return self._stores[rows]
-
-    def _vocab_size(self) -> int:
-        ids, _ = _abstract_inputs(1, 1)
-
-        def logits(params: Any, ids: Array) -> Array:
-            return call(self.program.model, params, ids, **self._options)[0]
-
-        with self.program.devices.ambient():
-            return jax.eval_shape(logits, self.params, ids).shape[-1]
 
     def make_state(self) -> State:
         """Returns the state of all slots before the first call."""
@@ -278,8 +295,10 @@ class ServedModel:
             "save": state,
         }.get(key.name, everywhere)
         options = {} if everywhere is None else {"out_shardings": places}
-        with self.program.devices.ambient():
-            return jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+        with self.program.devices.ambient(), by_native_kernels(bool(self.packs)), kernel_choices() as choices:
+            traced = jax.jit(function, donate_argnums=donated, **options).trace(*self.inputs(key))
+        self.choices += [choice for choice in choices if choice not in self.choices]
+        return traced
 
     @property
     def _draws(self) -> DrawPrograms:
@@ -330,13 +349,13 @@ class ServedModel:
         places = self.state_shardings()
         if places is not None:
             state = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=places[path]) for path, x in state.items()}
-        ids, one = _int((key.rows, key.time)), _int((key.rows,))
+        ids, one = int_of((key.rows, key.time)), int_of((key.rows,))
         flags = jax.ShapeDtypeStruct((key.rows,), jnp.bool)
         match key.name:
             case "layers":
                 rows = dict.fromkeys(("slots", "source", "start", "count"), one) | {"fresh": flags, "follows": flags}
-                tables = {group.name: _int((key.rows, self.shape.row_pages)) for group in self.shape.groups}
-                return self.params, state, last, ids, rows, tables, _int(())
+                tables = {group.name: int_of((key.rows, self.shape.row_pages)) for group in self.shape.groups}
+                return self.params, state, last, ids, rows, tables, int_of(())
             case "predict" | "guess":
                 layers = self._inputs(Key("layers", key.rows, key.time))
                 made = jax.eval_shape(self.make_made)
@@ -366,10 +385,10 @@ class ServedModel:
             case "pool":
                 return self._hidden(1, key.time), jax.ShapeDtypeStruct((1, key.time), jnp.float32)
             case "count":
-                padded = _int((self.shape.max_length,))
-                return counts, _int(()), padded, padded
+                padded = int_of((self.shape.max_length,))
+                return counts, int_of(()), padded, padded
             case _:
-                return state, _int(()), _int(())
+                return state, int_of(()), int_of(())
 
     def _hidden(self, *shape: int) -> Any:
         return jax.ShapeDtypeStruct((*shape, self._hidden_shape.shape[-1]), self._hidden_shape.dtype)
@@ -379,7 +398,7 @@ class ServedModel:
             return call(self.program.model, params, ids, method="hidden", **self._options)[0]
 
         with self.program.devices.ambient():
-            return jax.eval_shape(hidden, self.params, _int((1, 1)))
+            return jax.eval_shape(hidden, self.params, int_of((1, 1)))
 
 
 def _merged_params(program: Program) -> Any:
@@ -405,11 +424,3 @@ def _check_draft(shape: DeviceShape, draft: DeviceShape) -> None:
             f"max_length is {shape.max_length}, but the draft model has {draft.max_length} positions. Use"
             f" max_length={draft.max_length} or less."
         )
-
-
-def _int(shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-
-def _abstract_inputs(rows: int, time: int) -> tuple[Any, dict[str, Any]]:
-    return _int((rows, time)), {"lengths": _int((rows,)), "start": _int((rows,))}

@@ -21,8 +21,9 @@ class Serving(ConfigBase):
     tokens: int | None = None  # Of all sequences together; None: slots * max_length, if there is memory.
     memory: float = 0.5  # Of what is free, for the state of sequences.
     snapshots: int | None = None  # Of state that is not in pages, for prefixes; None: twice the slots.
-    rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128, 256)  # Numbers of sequences in a step; slots at most.
-    chunks: tuple[int, ...] = (16, 32, 64, 128, 256)  # Numbers of tokens of a prompt in a step.
+    # Numbers of sequences in a step, slots at most, and of tokens of a prompt; None: few where padding costs nothing.
+    rows: tuple[int, ...] | None = None
+    chunks: tuple[int, ...] | None = None
     max_logprobs: int = 20  # Alternatives of a token that can be reported.
     max_biased: int = 300  # Tokens whose logits a request can change.
     drafts: int = 0  # Tokens that are guessed and then verified in one step, at most; 0: none. They change no answer.
@@ -32,7 +33,7 @@ class Serving(ConfigBase):
     embed: Pooling | None = None  # Serves embeddings, too: what the last token is made into, or the mean of all.
     # Whether each layer is compiled by itself: longer to compile, but a loop copies weights or pages in each round.
     apart: bool = True
-    weights: Weights | None = None  # Of linear maps, rounded when they are loaded; None: they stay as they are.
+    weights: Weights | None = None  # How they are kept, rounded when they are loaded; None: they stay as they are.
     kv: KV | None = None  # Keys and values, or what else caches keep; None: in the dtype of the computation.
     slower: bool = False  # Whether to use few bits also where they take longer, to save memory.
 
@@ -47,7 +48,7 @@ class Serving(ConfigBase):
             "max_logprobs": 0,
             "max_biased": 0,
         }
-        least |= {"drafts": 0}
+        least["drafts"] = 0
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
@@ -58,13 +59,19 @@ class Serving(ConfigBase):
             raise ConfigError(f"memory is {self.memory}, expected a share: more than 0, at most 1.")
         for name, smallest in {"rows": 1, "chunks": 2}.items():
             values = getattr(self, name)
-            if not values or list(values) != sorted(set(values)) or values[0] < smallest:
+            if values is not None and (not values or list(values) != sorted(set(values)) or values[0] < smallest):
                 raise ConfigError(f"{name} is {values}, expected ascending numbers from {smallest} on.")
+
+    def sized(self, *, leaves_out_padding: bool) -> "Serving":
+        """Returns the same with numbers of rows and chunks; each is a program to compile."""
+        rows = (1, 16, 64, 256) if leaves_out_padding else (1, 4, 8, 16, 32, 64, 128, 256)
+        chunks = (16, 64, 128, 256) if leaves_out_padding else (16, 32, 64, 128, 256)
+        return self.set(rows=self.rows or rows, chunks=self.chunks or chunks)
 
     @property
     def row_counts(self) -> tuple[int, ...]:
         """Numbers of rows of a step of decoding; the last has room for all slots."""
-        return (*(count for count in self.rows if count < self.slots), self.slots)
+        return (*(count for count in self.rows or () if count < self.slots), self.slots)
 
 
 def num_pages(serving: Serving, tokens: int, length: int, window: int | None) -> int:
@@ -79,5 +86,5 @@ def num_pages(serving: Serving, tokens: int, length: int, window: int | None) ->
 
 def fitting_chunks(serving: Serving, length: int) -> tuple[int, ...]:
     """Returns the chunks of prompts that a sequence of this length can have; one at least."""
-    found = tuple(chunk for chunk in serving.chunks if chunk < length)
-    return found or serving.chunks[:1]
+    chunks = serving.chunks or ()
+    return tuple(chunk for chunk in chunks if chunk < length) or chunks[:1]

@@ -121,3 +121,12 @@ class _EngineStats(Collector):
                 metric = family(f"vllm:{name}", text, labels=_LABELS)
                 metric.add_metric([self._model], value(stats))
                 yield metric
+        kernels = GaugeMetricFamily(
+            "dovetail:kernel_parts",
+            "Parts of the model that a kernel computes; where it is not the preferred one, why.",
+            labels=(*_LABELS, "kernel", "instead_of"),
+        )
+        for use in stats.kernels:
+            instead = "; ".join(f"{kernel}: {reason}" for kernel, reason in use.refused)
+            kernels.add_metric([self._model, use.kernel, instead], use.parts)
+        yield kernels
