@@ -14,6 +14,8 @@ import numpy as np
 from dovetail.module import ParamSpec
 from dovetail.parallel import MESH_AXES, BatchShape, Rules, divisors, flat_specs
 
+from ._work import MATRIX_AXIS
+
 Sizes = Mapping[str, np.ndarray]  # Of the mesh axes: one number for each mesh.
 
 _TENSOR, _SEQ, _STAGES = 16, 8, 16  # The most parts of a layer, of a sequence and of a stack that are tried.
@@ -46,7 +48,7 @@ def all_sizes(devices: int, matrices: int, loops: Mapping[int, float]) -> dict[s
     allowed = {
         "tensor": [n for n in sizes if n <= _TENSOR],
         "seq": [n for n in sizes if n <= _SEQ and n.bit_count() == 1],
-        "expert": [n for n in sizes if matrices % n == 0],
+        MATRIX_AXIS: [n for n in sizes if matrices % n == 0],
         "pipeline": [n for n in sizes if n <= _STAGES and (n == 1 or splits_layers(loops, n))],
         "fsdp": sizes,
     }

@@ -112,7 +112,7 @@ class Fitted(MeshRule):
         its gradient once, 6 bytes, which the chips of a domain bring in together. So the units of a device decide
         whether it waits; of several stages, each has only a part of the parameters.
         """
-        chip, groups = hardware.chip, math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        chip, groups = hardware.chip, math.prod(mesh.sizes[axis] for axis in mesh.rules.activations["batch"])
         if not (chip.network and chip.domain) or mesh.sizes["fsdp"] * mesh.sizes["tensor"] <= chip.domain:
             return
         enough = _REACHED * chip.peak["bfloat16"] / (chip.network * chip.domain)
@@ -145,7 +145,7 @@ class Fitted(MeshRule):
 
     def _memory(self, cfg: Trainer.Config, model: Model, mesh: Mesh, hardware: Hardware) -> tuple[int, RematPolicy]:
         room = self.cfg.memory * memory_of(hardware) - state_bytes(model, mesh) - 2 * gathered_bytes(model, mesh)
-        groups = math.prod(mesh.sizes[axis] for axis in ("data", "fsdp", "expert"))
+        groups = math.prod(mesh.sizes[axis] for axis in mesh.rules.activations["batch"])
         rows = cfg.input.batch_size // (groups * mesh.num_microbatches)
         counts = [n for n in divisors(rows) if n <= _MICROBATCHES]
         for parts in counts:

@@ -216,8 +216,13 @@ class _Costs:
     def _peak(self, product: Instruction) -> float:
         operands = (self.program.instructions.get(name) for name in product.operands[:2])
         kinds = {each.shape[:2] for each in operands if each is not None}
-        eight = {"s8": "int8", "f8": "float8"}.get(next(iter(kinds), ""), "") if len(kinds) == 1 else ""
-        return self.peaks.get(eight, self.peaks["bfloat16"])
+        if len(kinds) != 1 or not (kind := kinds.pop()).endswith("8"):
+            return self.peaks["bfloat16"]
+        integers = kind.startswith("s")
+        eight = (
+            peak for dtype, peak in self.peaks.items() if dtype.endswith("8") and dtype.startswith("i") == integers
+        )
+        return next(eight, self.peaks["bfloat16"])
 
     def _cycles(self, each: Instruction) -> float | None:
         """Returns the seconds that the compiler for TPUs says that an instruction takes."""

@@ -13,7 +13,7 @@ from ._estimate import describe, estimate
 from ._fast import Chips
 from ._predict import run_of
 from ._search import divides
-from ._work import Work, work_of, works_by_path
+from ._work import MATRIX_AXIS, Work, work_of, works_by_path
 
 _POLICIES = ("save_all", "save_dots", "save_qkvo", "full")  # From the fastest to the smallest.
 _PLACED = ("products", "attention", "memory traffic")  # Parts of which it is known where they are.
@@ -80,7 +80,7 @@ def _neighbours(cfg: Trainer.Config) -> Iterator[Mesh]:
         if getattr(mesh, less) % 2:
             continue
         for more in MESH_AXES:
-            if more == less or (more == "expert" and not several):
+            if more == less or (more == MATRIX_AXIS and not several):
                 continue
             sizes = {less: getattr(mesh, less) // 2, more: 2 * getattr(mesh, more)}
             stages = sizes.get("pipeline", mesh.pipeline)
