@@ -100,7 +100,7 @@ def test_less_memory_means_less_is_kept():
 
 
 def test_more_microbatches_are_taken_where_they_leave_room_to_compute_less_again():
-    """By the compiler, two microbatches fit: 62.8 of 95.7 GiB, and 1.05 times the operations of the model, not 1.25."""
+    """By the compiled programs: 11.4 s, not 11.9, in 62.8 of 95.7 GiB."""
     cfg = on_hardware(recipe("llama2-70b"), "tpu-v5p-1024")
     assert (cfg.mesh.text(), cfg.num_microbatches, cfg.remat) == ("fsdp=512", 2, "save_dots")
 
@@ -114,7 +114,8 @@ def test_what_was_found_faster_is_predicted_to_be_and_fits(on, monkeypatch):
         sum(step_parts(work_of(cfg), run_of(cfg), Chips(hw).machine, Chips(hw).constants).values())
         for cfg in (faster, before)
     ]
-    assert faster == before or times[0] < 0.97 * times[1]
+    assert faster == before or times[0] < 0.9 * times[1]
+    assert faster.mesh == before.mesh
     assert estimate(faster, hw).fits
 
 

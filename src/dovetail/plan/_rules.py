@@ -22,8 +22,7 @@ _MICROBATCHES = 64  # The most that a rule splits a batch into.
 _REACHED = 0.5  # Of its peak, what a chip reaches.
 _BUBBLE = 0.1  # Of a step, what stages of a pipeline may wait ...
 _ROUNDS = 16  # ... if there are so many rounds at most.
-_SAVED = 0.03  # Of a step, by prediction, what other remat and microbatches have to save,
-_SAVED_BY_MESH = 0.10  # and another mesh.
+_SAVED = 0.1  # Of a step, by prediction, what other remat and microbatches have to save.
 
 
 class Fitted(MeshRule):
@@ -39,8 +38,8 @@ class Fitted(MeshRule):
     Then the batch is split into as few microbatches as can be, and of the remat policies the first is taken with which
     the estimate is below `memory`.
 
-    In a torus, what a search by predicted time finds to be clearly faster takes its place: most often more
-    microbatches, which leave room to compute less again in the backward pass.
+    In a torus, other remat and microbatches take their place if a search by predicted time finds them clearly faster:
+    most often more microbatches, which leave room to compute less again in the backward pass.
     """
 
     class Config(MeshRule.Config):
@@ -68,23 +67,22 @@ class Fitted(MeshRule):
         return self._faster(cfg.set(mesh=mesh, num_microbatches=parts, remat=remat), hardware)
 
     def _faster(self, cfg: Trainer.Config, hardware: Hardware) -> Trainer.Config:
-        """Returns a way to run that is predicted to be clearly faster, if there is one: the simplest of the fastest.
+        """Returns the config with remat and microbatches that are predicted to be clearly faster, if there are such.
 
-        First remat and microbatches, then the mesh too, but for stages and sequences. Only of chips in a torus: on
-        others, more microbatches bring all parameters over the network again, and by the compiled program of llama2-70b
-        on gpu-h100-512 that takes what less remat saves.
+        Only of chips in a torus: on others, more microbatches bring all parameters over the network again, and by the
+        compiled program of llama2-70b on gpu-h100-512 that takes what less remat saves. The mesh stays: by compiled
+        programs, what predictions find to be a faster one often is not.
         """
         chip = hardware.chip
         if chip.torus is None or not (chip.peak.get("bfloat16") and chip.hbm_bandwidth and chip.hbm_bytes):
             return cfg
         room = self.cfg.memory * chip.hbm_bytes / (usable_bytes(hardware) or chip.hbm_bytes)
-        for axes, gain in ((MESH_AXES, _SAVED), (("pipeline", "seq"), _SAVED_BY_MESH)):
-            fixed = {f"mesh.{axis}": cfg.mesh.sizes[axis] for axis in axes}
-            found = search(cfg, hardware, fixed, policies=self.cfg.remat, room=room)
-            at = simplest(found)
-            if at is not None and found.seconds[at] < (1 - gain) * found.seconds_of(cfg):
-                cfg = found.config(at)
-        return cfg
+        fixed = {f"mesh.{axis}": cfg.mesh.sizes[axis] for axis in MESH_AXES}
+        found = search(cfg, hardware, fixed, policies=self.cfg.remat, room=room)
+        at = simplest(found)
+        if at is None or found.seconds[at] > (1 - _SAVED) * found.seconds_of(cfg):
+            return cfg
+        return found.config(at)
 
     def _mesh(self, cfg: Trainer.Config, model: Model, hardware: Hardware) -> Mesh:
         declared = cfg.input.batch_specs()
