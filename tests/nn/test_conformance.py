@@ -61,6 +61,8 @@ from dovetail.nn import (
     MoEFeedForward,
     Norm,
     NoRotary,
+    PackedEmbedding,
+    PackedLinear,
     PagedCache,
     PartialRotary,
     PositionBias,
@@ -293,6 +295,7 @@ def test_every_layer_has_joined():
     # CausalConv, Dropout and Embedding have no interface; models are tested as models.
     alone = {dovetail.nn.CausalConv, dovetail.nn.Dropout, Embedding, Module, CausalLM}
     alone |= {Int8Cache, QuantisedLinear, QuantisedGroupedLinear}  # They round: nothing learns, and answers are others.
+    alone |= {PackedEmbedding, PackedLinear}  # They compute with native kernels, in serving alone: nothing learns.
     assert joined == modules - abstract - alone - {dovetail.nn.LinearMap}  # What two interfaces have in common.
 
 

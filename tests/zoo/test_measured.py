@@ -10,7 +10,7 @@ from dovetail.module import specs
 from dovetail.parallel import flat_specs
 from dovetail.plan import rebuilt
 from dovetail.zoo import model
-from dovetail.zoo._measured_models import measured_model
+from dovetail.zoo.families import measured_model
 from dovetail.zoo.measured import read_measured, rebuild
 
 ROW = {

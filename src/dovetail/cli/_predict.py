@@ -40,7 +40,7 @@ def _predict(args: argparse.Namespace) -> int:
     if args.recipe is None or args.on is None:
         raise ConfigError(
             f"predict: {'a recipe' if args.recipe is None else '--on HARDWARE'} is missing.\n"
-            "  Say what to predict, and on which chips, as in `dovetail predict llama2-7b --on tpu-v5p-512`; or give a "
+            "  Say what to predict, and on which chips, as in `dovetail predict RECIPE --on tpu-v5p-512`; or give a "
             "table of measured steps to compare with: `dovetail predict --score FILE.csv`."
         )
     runs = [each for each in args.calibrate if "=" not in each]

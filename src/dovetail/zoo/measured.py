@@ -15,7 +15,7 @@ from dovetail.config import ConfigError
 from dovetail.hardware import CHIPS, Hardware, hardware
 from dovetail.plan import YEAR, Measured, Stated
 
-from ._measured_models import measured_model
+from .families import assumed_batch, measured_model
 from .recipes import pretrain
 
 _COLUMNS = ("system", "model", "hw", "chips", "precision", "seq", "gbs", "parallelism", "remat", "step_s")
@@ -128,9 +128,10 @@ def _batch(row: Mapping[str, str], found: Hardware, notes: list[str]) -> tuple[i
         rows = tokens // seq
     if rows and seq:
         return seq, rows
-    if row["system"] == "AXLearn" and "qwen3" in row["model"].lower():
-        notes.append("the batch is not given: 16M tokens in sequences of 32,768, as AXLearn's qwen.py of 2026 has")
-        return 32_768, 512
+    if assumed := assumed_batch(row["system"], row["model"]):
+        length, count = assumed
+        notes.append(f"the batch is not given: {count} sequences of {length:,}, as the system's own code has")
+        return assumed
     if seq and _number(row, "tok_s_chip"):
         notes.append("the batch is not given: 16,384 tokens a chip")
         return seq, max(1, 16_384 * found.num_chips // seq)

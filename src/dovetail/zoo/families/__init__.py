@@ -29,6 +29,8 @@ from ._llama import LLAMA as LLAMA
 from ._llama import llama as llama
 from ._mamba2 import MAMBA2 as MAMBA2
 from ._mamba2 import mamba2 as mamba2
+from ._measured import assumed_batch as assumed_batch
+from ._measured import measured_model as measured_model
 from ._mistral import MISTRAL as MISTRAL
 from ._mistral import mistral as mistral
 from ._mixtral import MIXTRAL as MIXTRAL
