@@ -8,7 +8,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help venv compilers test compiled test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
-	sharding bench clean
+	sharding chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -32,8 +32,9 @@ compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs,
 test: venv ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-compiled: venv ## compile experts and states for GPUs, which takes long
-	$(BIN)/python -m pytest -n 2 -m slow tests/contracts/test_compilers.py -k "gpus and (deepseek-v3-tiny or hybrid-tiny)"
+compiled: venv ## compile experts, states and a large layer for TPUs and GPUs, which takes long
+	$(BIN)/python -m pytest -n 2 -m slow tests/contracts/test_compilers.py tests/plan/test_serving.py \
+		-k "compiler_for and (deepseek-v3-tiny or hybrid-tiny) or ragged_kernel"
 
 test-all: venv ## run the tests, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -59,6 +60,11 @@ demo: venv ## train a small model on text that comes with dovetail, two minutes
 		"$(BIN)/dovetail generate runs/tiny-lm 'Call me'" \
 		"$(BIN)/dovetail train tiny-lm steps=2000 directory=runs/longer" \
 		"$(BIN)/dovetail show tiny-lm"
+
+CHAOS ?= --injections 100 --seed 1
+
+chaos: venv ## break a run of four processes a hundred times, and compare it with one that was left alone, 25 minutes
+	PYTHONPATH=tools:tests $(BIN)/python tools/chaos.py $(CHAOS)
 
 lint: venv ## check style and formatting
 	$(BIN)/ruff check

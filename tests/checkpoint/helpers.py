@@ -64,12 +64,12 @@ def bits(x: jax.Array) -> bytes:
     return np.asarray(jax.random.key_data(x) if is_keys else x).tobytes()
 
 
-def config_in(directory: Path, **fields: Any) -> Checkpointer.Config:
+def config_in(directory: Path | str, **fields: Any) -> Checkpointer.Config:
     """Returns the config of a checkpointer; also the config that the tests save."""
     return Checkpointer.Config(directory=str(directory), **fields)
 
 
-def save_steps(directory: Path, *steps: int, **fields: Any) -> Checkpointer:
+def save_steps(directory: Path | str, *steps: int, **fields: Any) -> Checkpointer:
     """Saves `small_state(step)` for each step and waits."""
     cfg = config_in(directory, **fields)
     checkpointer = cfg.build()
@@ -82,6 +82,11 @@ def save_steps(directory: Path, *steps: int, **fields: Any) -> Checkpointer:
 def files_of(path: Path) -> list[Path]:
     """Returns all files of a step, sorted."""
     return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def listed(directory: Path) -> list[str]:
+    """Returns what is in a directory, but for the note of who holds it."""
+    return sorted(name for name in os.listdir(directory) if not name.startswith(".lease-"))
 
 
 def flip(file: Path, bit: int) -> None:
@@ -99,6 +104,15 @@ def run_python(program: str, *args: str, timeout: float = 60, **env: str) -> sub
         text=True,
         timeout=timeout,
         env={**os.environ, "PYTHONPATH": python_path(), **env},
+    )
+
+
+def start_python(program: str, *args: str, **env: str) -> "subprocess.Popen[str]":
+    """Starts a program in a process of its own, with the settings of the tests; it may be killed."""
+    settings = {**os.environ, "PYTHONPATH": python_path(), "JAX_NUM_CPU_DEVICES": "8", **env}
+    command = [sys.executable, "-c", program, *args]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings
     )
 
 

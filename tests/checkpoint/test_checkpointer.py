@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from checkpoint.helpers import abstract, assert_identical, config_in, mesh, save_steps, sharded, small_state
+from checkpoint.helpers import abstract, assert_identical, config_in, listed, mesh, save_steps, sharded, small_state
 from dovetail.checkpoint import Checkpointer, CheckpointError, flatten, load_config
 from dovetail.config import REQUIRED, Component, ConfigError, from_json
 
@@ -23,9 +23,9 @@ def gate(monkeypatch):
     event = threading.Event()
     real = Checkpointer._commit
 
-    def wait_and_commit(self, save):
+    def wait_and_commit(self, save, written):
         assert event.wait(30)
-        real(self, save)
+        real(self, save, written)
 
     monkeypatch.setattr(Checkpointer, "_commit", wait_and_commit)
     yield event
@@ -176,7 +176,7 @@ def test_the_newest_and_the_multiples_are_kept_across_restarts(tmp_path):
     for steps in ((1, 2), (4, 5, 6), (7,)):
         checkpointer = save_steps(tmp_path, *steps, keep=2, keep_every=4)
     assert checkpointer.steps() == [4, 6, 7]
-    assert sorted(os.listdir(tmp_path)) == ["step_4", "step_6", "step_7"]
+    assert listed(tmp_path) == ["step_4", "step_6", "step_7"]
     assert save_steps(tmp_path / "all", 1, 2, 3, 4, keep=None).steps() == [1, 2, 3, 4]
     assert save_steps(tmp_path / "one", 1, 2, keep=1).steps() == [2]
 
@@ -212,7 +212,7 @@ def test_there_is_nothing_to_restore(tmp_path):
 
 
 def test_a_failed_save_is_reported_at_the_next_call_and_leaves_nothing(tmp_path, monkeypatch, caplog):
-    checkpointer = save_steps(tmp_path, 10)
+    checkpointer = save_steps(tmp_path, 10, max_failed_saves=1)
     cfg, state = checkpointer.cfg, small_state()
 
     def no_space(*args, **kwargs):
@@ -222,7 +222,7 @@ def test_a_failed_save_is_reported_at_the_next_call_and_leaves_nothing(tmp_path,
         f"checkpoint {tmp_path}/step_20 was not saved: No space left on device.\n  The newest finished step is step_10."
     )
     with monkeypatch.context() as patch:
-        patch.setattr("dovetail.checkpoint._checkpointer.write_rest", no_space)
+        patch.setattr("dovetail.checkpoint._step.write_rest", no_space)
         calls = [
             checkpointer.wait,
             checkpointer.close,
@@ -233,7 +233,7 @@ def test_a_failed_save_is_reported_at_the_next_call_and_leaves_nothing(tmp_path,
         for call in calls:
             checkpointer.save(20, state, config=cfg)
             assert error_of(call, kind=CheckpointError) == text
-            assert os.listdir(tmp_path) == ["step_10"]
+            assert listed(tmp_path) == ["step_10"]
             checkpointer.wait()  # Reported once.
     assert [record.message for record in caplog.records if record.name.startswith("dovetail")] == [text] * len(calls)
     checkpointer.save(20, state, config=cfg)
@@ -243,7 +243,7 @@ def test_a_failed_save_is_reported_at_the_next_call_and_leaves_nothing(tmp_path,
 
 def test_the_end_of_a_block_reports_a_failed_save_but_hides_no_other_error(tmp_path, monkeypatch):
     cfg = config_in(tmp_path)
-    monkeypatch.setattr("dovetail.checkpoint._checkpointer.write_rest", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("dovetail.checkpoint._step.write_rest", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(CheckpointError, match="was not saved: ZeroDivisionError"), cfg.build() as checkpointer:
         checkpointer.save(1, small_state(), config=cfg)
 
@@ -277,16 +277,18 @@ def test_arguments_are_checked_before_anything_is_written(tmp_path):
     assert problem(files={"..": b""}) == "files: expected plain file names, found '..'."
     assert problem(files={"a": "text"}) == "files: expected bytes as the content of 'a', found str."
     assert problem(step=-1) == f"checkpoint {tmp_path}: a step is a number of 0 or more, found -1."
-    assert os.listdir(tmp_path) == []
+    assert listed(tmp_path) == []
 
 
 def test_configs_are_checked(tmp_path):
     assert error_of(config_in(tmp_path, keep=0).build, path="trainer.checkpointer") == (
         "trainer.checkpointer.keep: expected a number of 1 or more, or None; found 0."
     )
-    assert error_of(Checkpointer.Config(directory="gs://bucket/run").build) == (
-        "checkpointer.directory: expected a path in a file system, found 'gs://bucket/run'. Mount it."
-    )
+    for url in ("ftp://host/run", "s3://bucket", "gs:///run"):
+        assert error_of(Checkpointer.Config(directory=url).build) == (
+            f"checkpointer.directory: expected a path, s3://BUCKET/NAME or gs://BUCKET/NAME, found {url!r}.\n"
+            "  Other file systems: mount them, and give the path."
+        )
     assert "directory: str" in error_of(Checkpointer.Config().build)
 
 
@@ -296,11 +298,11 @@ def test_a_directory_that_cannot_be_used_is_reported_before_training(tmp_path):
     text = error_of(checkpointer.prepare)
     assert text.startswith(f"checkpoint directory {tmp_path} holds something else: 'notes.txt'.")
     assert error_of(checkpointer.save, 1, small_state(), config=checkpointer.cfg) == text
-    assert os.listdir(tmp_path) == ["notes.txt"]
+    assert listed(tmp_path) == ["notes.txt"]
 
 
 def test_a_directory_that_vanishes_is_an_error_and_no_crash(tmp_path):
-    checkpointer = save_steps(tmp_path / "run", 1)
+    checkpointer = save_steps(tmp_path / "run", 1, max_failed_saves=1)
     os.rename(tmp_path / "run", tmp_path / "elsewhere")
     text = error_of(checkpointer.save, 2, small_state(), config=checkpointer.cfg, kind=CheckpointError)
     assert text == (
@@ -312,7 +314,7 @@ def test_an_old_step_that_cannot_be_deleted_is_left(tmp_path, monkeypatch, caplo
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("dovetail.checkpoint._checkpointer.discard", refuse)
+    monkeypatch.setattr("dovetail.checkpoint._store_posix.discard", refuse)
     checkpointer = save_steps(tmp_path, 1, 2, keep=1)
     assert checkpointer.steps() == [1, 2]
     assert f"checkpoint {tmp_path}/step_1 is not deleted: Permission denied." in caplog.messages

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.checkpoint._directory import discard, expired, finished_steps, prepare, set_aside
+from dovetail.checkpoint._directory import discard, finished_steps, prepare, set_aside
+from dovetail.checkpoint._keep import expired
 from dovetail.config import ConfigError
 
 

@@ -133,3 +133,12 @@ def test_fingerprint_does_not_depend_on_the_mesh_in_force(axis_type):
     with jax.set_mesh(mesh(4, 2, axis_type=axis_type)):
         assert print_of(x) == want
         assert print_of(sharded(x, "b", on=mesh(4, 2, axis_type=axis_type))) == want
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "int8"])
+def test_computed_later_of_data_that_was_donated_it_is_the_same(dtype):
+    x = sharded(jnp.arange(1 << 18).reshape(512, -1).astype(dtype), "a", on=mesh(4, 2))
+    now, later = fingerprint(x).local(), fingerprint(x, later=True)
+    donated = jax.jit(lambda x: x * 0, donate_argnums=0)(x)
+    jax.block_until_ready(donated)
+    np.testing.assert_array_equal(later.local(), now)

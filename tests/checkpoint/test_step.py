@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from checkpoint.helpers import save_steps
+from checkpoint.helpers import abstract, config_in, save_steps, small_state
 from dovetail.checkpoint import CheckpointError, CorruptionError, load_config
 from dovetail.checkpoint._files import seal, unseal
-from dovetail.checkpoint._step import check_files, damaged_files, read_file, read_json, read_manifest
+from dovetail.checkpoint._step import check_files, damaged_files, read_file, read_manifest
+from dovetail.checkpoint._store_posix import PosixStore
 from dovetail.config import ConfigError
 
 
@@ -31,10 +32,10 @@ def step(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "step_7")
 
 
-def test_every_file_is_in_the_manifest(step):
+def test_every_file_is_in_the_manifest_but_those_of_the_arrays(step):
     manifest = read_manifest(step)
     found = {file.relative_to(step).as_posix() for file in step.rglob("*") if file.is_file()}
-    assert found == {*manifest.files, "manifest.json"}
+    assert found == {*manifest.files, "manifest.json", "arrays/0", "arrays/0.json"}
     assert {"config.json", "data_state.json", "files/vocab"} < found
     check_files(step, manifest)
     assert damaged_files(step, manifest) == []
@@ -63,10 +64,10 @@ def test_damage_to_the_manifest_is_named(step):
 
 def test_a_later_format_is_not_damage(step):
     content = unseal((step / "manifest.json").read_bytes())
-    (step / "manifest.json").write_bytes(seal({**content, "format": 2}))
+    (step / "manifest.json").write_bytes(seal({**content, "format": 3}))
     with pytest.raises(ConfigError) as e:
         read_manifest(step)
-    assert str(e.value) == f"checkpoint {step}: format 2 cannot be read: this version of dovetail reads 1."
+    assert str(e.value) == f"checkpoint {step}: format 3 cannot be read: this version of dovetail reads 1 to 2."
 
 
 def test_a_changed_file_is_named_with_both_checksums(step):
@@ -100,7 +101,7 @@ def test_a_manifest_may_only_list_files_of_its_step(name, step):
     assert str(e.value) == f"checkpoint {step} is damaged:\n  manifest.json: ValueError: {expected}"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "files/vocab", "arrays/more"])
+@pytest.mark.parametrize("name", ["manifest.json", "files/vocab", "arrays/0", "arrays/0.json"])
 @pytest.mark.parametrize("kind", ["a symbolic link", "a device, pipe or socket"])
 def test_what_is_not_a_regular_file_is_never_opened(kind, name, step):
     file = step / name
@@ -110,8 +111,17 @@ def test_what_is_not_a_regular_file_is_never_opened(kind, name, step):
     else:
         os.mkfifo(file)
     with pytest.raises(CorruptionError) as e:
-        read_manifest(step)
+        config_in(step.parent).build().restore(abstract(small_state()))
     assert str(e.value) == f"checkpoint {step} is damaged:\n  {name}: is {kind}, expected a regular file."
+
+
+@pytest.mark.parametrize("name", ["arrays", "files"])
+def test_directories_of_a_step_are_no_links(name, step):
+    (step / name).rename(step / "elsewhere")
+    (step / name).symlink_to(step / "elsewhere")
+    with pytest.raises(CorruptionError) as e:
+        read_manifest(step)
+    assert str(e.value) == f"checkpoint {step} is damaged:\n  {name}: is a symbolic link."
 
 
 @pytest.mark.parametrize(
@@ -130,7 +140,7 @@ def test_a_file_that_is_as_its_manifest_says_and_yet_cannot_be_read_is_damage(na
     (step / "manifest.json").write_bytes(seal(content))
     read = {"config.json": lambda: load_config(str(step.parent))}
     with pytest.raises(CorruptionError) as e:
-        read.get(name, lambda: read_json(step, read_manifest(step), name))()
+        read.get(name, lambda: PosixStore(step.parent).read_json(7, read_manifest(step), name))()
     assert str(e.value).startswith(f"checkpoint {step} is damaged:\n  {name}: {problem}")
 
 

@@ -2,6 +2,7 @@
 """What a name stands for: a run brings its own config and tokenizer."""
 
 import zlib
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -39,7 +40,7 @@ def test_a_config_from_elsewhere_that_is_none_of_a_run_is_one_error_that_names_t
     cfg = tiny(tmp_path)
     checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints", asynchronous=False).build()
     checkpoints.save(1, {"w": jnp.ones(3)}, config=cfg)
-    step = checkpoints.directory / "step_1"
+    step = Path(checkpoints.store.where) / "step_1"
     (step / "config.json").write_text(text)
     content = unseal((step / "manifest.json").read_bytes())
     content["files"]["config.json"] = {"size": len(text), "crc32": f"{zlib.crc32(text.encode()):08x}"}

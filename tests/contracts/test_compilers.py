@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family trains on TPUs and on NVIDIA GPUs: the real compilers make its step, in a process of their own.
 
-One small recipe of each family; on each change, one of each structure. What comes out is looked at: does it fit, which
-kernels compute it, and are the collectives those that the mesh asks for.
+One small recipe of each family; on each change, by `.ci/run`, one of each structure. What comes out is looked at: does
+it fit, which kernels compute it, and are the collectives those that the mesh asks for.
 """
 
 import json
@@ -18,8 +18,8 @@ from support import compilers
 FAMILIES = {entry.family: name for name, entry in RECIPES.items() if entry.recipe != "pretrain"}
 TPUS = ("tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8", "tpu-v4-16")
 # Dense layers in a loop, latent attention with experts, and a pattern of layers with states.
+# The first is in `make test`; the others take a compiler up to half a minute each, and `make compiled` has them.
 STRUCTURES = ("llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny")
-ON_GPUS = ("llama3-tiny",)  # The others take their compiler half a minute each; `make compiled` has them.
 
 _CODE = """
 import json, sys
@@ -51,7 +51,7 @@ def test_every_family_has_a_small_recipe():
 
 
 def _case(name, *more):
-    return pytest.param(name, *more, marks=[] if name in STRUCTURES else pytest.mark.slow)
+    return pytest.param(name, *more, marks=[] if name == STRUCTURES[0] else pytest.mark.slow)
 
 
 @pytest.mark.parametrize("name, on", [_case(name, TPUS[i % len(TPUS)]) for i, name in enumerate(FAMILIES.values())])
@@ -62,10 +62,7 @@ def test_the_compiler_for_tpus_makes_its_step(name, on):
     assert all(each["kernel"] == "SplashAttention" or each["refused"] for each in attention)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in ON_GPUS else pytest.mark.slow) for name in FAMILIES.values()],
-)
+@pytest.mark.parametrize("name", [_case(name) for name in FAMILIES.values()])
 def test_the_compiler_for_gpus_makes_its_step(name):
     _check(_report(name, "gpu-h100-8", "cuda"))
 

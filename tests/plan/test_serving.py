@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What serving takes, held against what can be counted by hand; and the real compilers, where they are installed."""
 
+import functools
 import json
 import math
 
@@ -13,16 +14,21 @@ from dovetail.serve import Serving
 from dovetail.zoo import recipe
 from support import compilers
 
-SERVING = Serving(slots=4, page=4, max_length=32, chunks=(8,))
+SERVING, ON = Serving(slots=4, page=4, max_length=32, chunks=(8,)), "cpu-2"
 
 
-def report_on(name, on="cpu-2", serving=SERVING):
-    cfg = on_hardware(recipe(name), on)
-    return compiled_serving(cfg.set(mesh=serving_mesh(cfg, hardware(on))), serving, hardware(on))
+def report_on(cfg):
+    cfg = on_hardware(cfg, ON)
+    return compiled_serving(cfg.set(mesh=serving_mesh(cfg, hardware(ON))), SERVING, hardware(ON))
+
+
+@functools.cache
+def dense():
+    return report_on(recipe("llama3-tiny"))
 
 
 def test_bytes_and_operations_of_a_dense_model_are_those_of_its_matrices():
-    found = report_on("llama3-tiny")
+    found = dense()
     model = recipe("llama3-tiny").model
     attention, layers = model.stack.layer.mixer, model.stack.num_layers
     dim = attention.head_dim or model.dim // attention.num_heads
@@ -47,7 +53,9 @@ def test_bytes_and_operations_of_a_dense_model_are_those_of_its_matrices():
 
 
 def test_a_window_and_state_by_row_count_as_far_as_they_reach():
-    windowed, hybrid = report_on("mistral-tiny"), report_on("hybrid-tiny")
+    pattern = tuple(recipe("hybrid-tiny").model.stack.layer[:2])  # With states, then attention.
+    few = recipe("hybrid-tiny").set_in("model.stack.layer", pattern).set_in("model.stack.num_layers", 2)
+    windowed, hybrid = report_on(recipe("mistral-tiny")), report_on(few)
     window = recipe("mistral-tiny").model.stack.layer.mixer.window
     assert window is not None
     assert window < 32
@@ -57,7 +65,7 @@ def test_a_window_and_state_by_row_count_as_far_as_they_reach():
 
 
 def test_an_unknown_speed_gives_no_time():
-    found = report_on("llama3-tiny")
+    found = dense()
     assert (found.ms_per_token, found.ms_to_first_token, found.room_gib) == (None, None, None)
     assert found.fits
 
@@ -102,6 +110,7 @@ def report_of(platform, name, on, changes, **sizes):
     return json.loads(compilers.run(platform, _CODE, given).splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_large_layer_on_tpus_is_read_at_the_speed_of_memory_by_the_ragged_kernel():
     found = report_of("tpu", "llama2-7b", "tpu-v5p-8", ["model.stack.num_layers=1"], page=64)
     decode, prefill = found["steps"]

@@ -138,5 +138,5 @@ def test_a_record_of_code_that_leads_elsewhere_is_not_opened(tmp_path):
 def test_many_may_find_out_at_once_whether_a_directory_can_be_written(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         for _ in range(20):
-            list(pool.map(make_directory, [tmp_path / "run"] * 8))
+            list(pool.map(make_directory, [tmp_path / "run"] * 8, ["runs/x"] * 8))
     assert not list((tmp_path / "run").iterdir())

@@ -144,7 +144,7 @@ class Breaks(Observer):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if step == self.cfg.at:
-            raise OSError("no room left")
+            raise RuntimeError("no room left")
 
     def text(self, step: int, name: str, value: str) -> None: ...
 
@@ -154,7 +154,7 @@ class Breaks(Observer):
 def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_run_well(tmp_path, capsys):
     cfg = evaluated_at_the_end(tiny(tmp_path, steps=1000, save_every=1000))
     cfg = cfg.set_in("input.dataset.epochs", 1)
-    with pytest.raises(OSError, match="no room left"):
+    with pytest.raises(RuntimeError, match="no room left"):
         cfg.set(observers=(Breaks.Config(),)).build().run()
     assert capsys.readouterr().err.endswith("Step 6 is saved, before the error that ends the run.\n")
     checkpoints = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build()
@@ -175,7 +175,7 @@ def test_an_error_after_a_good_step_saves_it_and_the_end_of_the_data_ends_the_ru
 def test_an_error_in_one_process_says_that_the_last_step_could_not_be_saved(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("dovetail.train._trainer.meet", lambda name, seconds: False)  # It takes 30 s to find out.
     cfg = evaluated_at_the_end(tiny(tmp_path, save_every=1000, observers=(Breaks.Config(),)))
-    with pytest.raises(OSError, match="no room left"):
+    with pytest.raises(RuntimeError, match="no room left"):
         cfg.build().run()
     said = "Step 6 is not saved: the other processes did not come to save it within 30 seconds.\n"
     assert capsys.readouterr().err.endswith(said)

@@ -26,7 +26,7 @@ def start_thread(work: Callable[[], None], *, name: str) -> threading.Thread:
 
 @functools.cache
 def _join_at_exit() -> None:
-    """Waits for threads before the interpreter closes all executors, which Orbax needs to the end of a save.
+    """Waits for threads before the interpreter closes all executors, which reading and writing may need to the end.
 
     The interpreter itself waits only after that. Hooks run last in, first out, so this one has to be registered when
     `concurrent.futures` has registered its own; there is no public function for it (CPython 3.9 to 3.14).

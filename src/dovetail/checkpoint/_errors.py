@@ -23,6 +23,11 @@ class ElsewhereError(CheckpointError):
         super().__init__("another process failed; see its log")
 
 
+def damaged(name: str, problems: Sequence[str]) -> CorruptionError:
+    """Returns the error that says what is wrong with a step."""
+    return CorruptionError(f"checkpoint {name} is damaged:{bullets(problems)}")
+
+
 def bullets(lines: Sequence[str], shown: int = 10) -> str:
     """Returns lines to append to a message, each indented, the first `shown` of them.
 
@@ -35,6 +40,8 @@ def bullets(lines: Sequence[str], shown: int = 10) -> str:
 
 def reason(error: BaseException) -> str:
     """Returns why something failed, in one line; what the operating system said, if it was asked."""
+    if isinstance(error, CheckpointError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}."
     if code := _OS_ERROR.search(str(error)):

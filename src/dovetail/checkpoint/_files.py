@@ -23,6 +23,11 @@ def write_file(path: Path, data: bytes) -> FileSum:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    return sum_bytes(data)
+
+
+def sum_bytes(data: bytes) -> FileSum:
+    """Returns size and checksum of what a file holds."""
     return FileSum(size=len(data), crc32=_text(zlib.crc32(data)))
 
 

@@ -8,7 +8,7 @@ another. A change of one element always changes the fingerprint; one of several,
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,25 +28,35 @@ _HOST_BYTES = 1 << 16  # Of a shard that the CPU has anyway: NumPy is done befor
 class Fingerprint:
     """The fingerprint of the shards that this process holds; dispatched, and awaited by its methods."""
 
-    sums: Array | np.ndarray  # Two uint32 numbers for each shard.
+    sums: Array | np.ndarray | Callable[[], np.ndarray]  # Two uint32 numbers for each shard.
     starts: tuple[tuple[int, ...], ...]  # Where each shard begins.
     is_first: tuple[bool, ...]  # Whether a shard is the first replica of its part of the array.
 
+    @functools.cached_property
+    def _rows(self) -> np.ndarray:
+        return self.sums() if callable(self.sums) else np.asarray(self.sums)
+
     def local(self) -> np.ndarray:
         """Returns this process's share: the shares of all processes add up to the fingerprint of the array."""
-        return np.asarray(self.sums)[list(self.is_first)].sum(axis=0, dtype=np.uint32)
+        return self._rows[list(self.is_first)].sum(axis=0, dtype=np.uint32)
+
+    def all_replicas(self) -> np.ndarray:
+        """Returns the same of all replicas: if they are alike, all processes together have a multiple of it."""
+        return self._rows.sum(axis=0, dtype=np.uint32)
 
     def replicas_agree(self) -> bool:
         """Whether shards that should be the same are."""
         known: dict[tuple[int, ...], bytes] = {}
-        rows = zip(self.starts, np.asarray(self.sums), strict=True)
+        rows = zip(self.starts, self._rows, strict=True)
         return all(known.setdefault(start, row.tobytes()) == row.tobytes() for start, row in rows)
 
 
-def fingerprint(x: Array) -> Fingerprint:
+def fingerprint(x: Array, *, later: bool = False) -> Fingerprint:
     """Starts to compute the fingerprint of `x`, of any dtype, PRNG keys included.
 
     `x` may be donated at once. It is read once, on its devices, and no copy is made, but for small shards of a CPU.
+    With `later`, a CPU computes that of large shards when it is asked for: it has the data and no time to lose now.
+    Shards that are not the first replica are then left out.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -58,6 +68,9 @@ def fingerprint(x: Array) -> Fingerprint:
     if shards[0].device.platform == "cpu" and shards[0].data.nbytes <= _HOST_BYTES:
         sums = [_sums_on_host(np.array(each.data), start) for each, start in zip(shards, starts, strict=True)]
         return Fingerprint(np.stack(sums), starts, first)
+    if later and shards[0].device.platform == "cpu":
+        held = [(np.asarray(each.data), each.device) if own else None for each, own in zip(shards, first, strict=True)]
+        return Fingerprint(lambda: _sums_of_held(held, starts), starts, first)
     # Whatever the sharding, the shards are side by side along the first dimension of an array of their own.
     mesh = _mesh(tuple(shard.device for shard in shards))
     rows = NamedSharding(mesh, P(_DEVICES) if x.ndim else P(), memory_kind=x.sharding.memory_kind)
@@ -69,6 +82,17 @@ def fingerprint(x: Array) -> Fingerprint:
         return Fingerprint(_sums_of_shards(mesh)(stacked, _offsets(mesh, starts)), starts, first)
 
 
+def shard_sums(x: Array) -> Array:
+    """Returns two uint32 numbers that change with any bit of an array that a device has for itself.
+
+    For compiled functions: what it holds of a larger array gets the same numbers wherever it lies.
+    """
+    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    return sum(
+        (_hashed(_words(part), jnp.zeros(0, jnp.uint32), salt) for salt, part in enumerate(parts)), jnp.uint32(0)
+    )
+
+
 def to_text(numbers: np.ndarray) -> str:
     """Returns a fingerprint as 16 hexadecimal digits."""
     return "".join(f"{int(number):08x}" for number in numbers)
@@ -77,6 +101,15 @@ def to_text(numbers: np.ndarray) -> str:
 @functools.cache
 def _mesh(devices: Sequence[Any]) -> Mesh:
     return Mesh(np.array(devices), (_DEVICES,))
+
+
+def _sums_of_held(held: Sequence[tuple[np.ndarray, Any] | None], starts: Sequence[Sequence[int]]) -> np.ndarray:
+    rows = np.zeros((len(held), 2), np.uint32)
+    for row, shard, start in zip(rows, held, starts, strict=True):
+        if shard is not None:
+            data, device = shard  # JAX uses it where it is.
+            row[:] = np.asarray(_sums_of_one(jax.device_put(data, device), jnp.array([start], jnp.uint32)))[0]
+    return rows
 
 
 @functools.cache
@@ -99,6 +132,9 @@ def _sums(x: Array, offsets: Array) -> Array:
     """Returns the two sums of one shard, as one row."""
     parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
     return sum((_hashed(_words(part), offsets[0], salt) for salt, part in enumerate(parts)), jnp.uint32(0))[None]
+
+
+_sums_of_one = jax.jit(_sums)
 
 
 def _words(x: Array) -> Array:

@@ -19,7 +19,7 @@ from ._errors import bullets
 
 ROOT = "(root)"
 _NAME = re.compile(r"[^\W\d]\w*\Z")
-# Types that TensorStore cannot write (orbax-checkpoint 0.12.8), and those that stand in for them.
+# In steps of format 1: types that TensorStore cannot write (orbax-checkpoint 0.12.8), and those that stand in for them.
 _STAND_INS = {"uint2": jnp.uint8, "uint4": jnp.uint8, "float8_e4m3": jnp.uint8}
 
 
@@ -110,16 +110,13 @@ def describe(leaf: Any) -> LeafInfo:
 
 
 def to_stored(leaf: Array) -> Array:
-    """Returns a leaf in a form that can be written: PRNG keys as numbers, types TensorStore lacks as bytes."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    stand_in = _STAND_INS.get(str(leaf.dtype))
-    return leaf if stand_in is None else _recode(leaf, stand_in, leaf.sharding)
+    """Returns a leaf in a form that can be written: PRNG keys as numbers."""
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def stored_form(leaf: Any, info: LeafInfo) -> jax.ShapeDtypeStruct:
+def stored_form(leaf: Any, info: LeafInfo, *, stand_ins: bool) -> jax.ShapeDtypeStruct:
     """Returns what to ask for to read a leaf in its stored form, on the devices that `leaf` names."""
-    shape, dtype = info.shape, _STAND_INS.get(info.dtype, leaf.dtype)
+    shape, dtype = info.shape, _STAND_INS.get(info.dtype, leaf.dtype) if stand_ins else leaf.dtype
     if info.key_impl:
         data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, leaf.dtype))
         shape, dtype = data.shape, data.dtype
@@ -127,10 +124,10 @@ def stored_form(leaf: Any, info: LeafInfo) -> jax.ShapeDtypeStruct:
 
 
 def from_stored(stored: Array, leaf: Any, info: LeafInfo) -> Array:
-    """Returns a leaf as it was before `to_stored`, laid out as `leaf` is."""
+    """Returns a leaf as it was before it was stored, laid out as `leaf` is."""
     if info.key_impl:
         return jax.device_put(jax.random.wrap_key_data(stored, impl=info.key_impl), sharding_of(leaf))
-    return _recode(stored, leaf.dtype, sharding_of(leaf)) if info.dtype in _STAND_INS else stored
+    return stored if stored.dtype == leaf.dtype else _recode(stored, leaf.dtype, sharding_of(leaf))
 
 
 def _recode(x: Array, dtype: Any, sharding: Sharding) -> Array:

@@ -1,44 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step on disk: its manifest lists every leaf with its fingerprint and every file with its checksum.
 
-    arrays/           the leaves, by Orbax
+    arrays/           the leaves
     config.json       the config of the run
     data_state.json   where the input was
     files/            what else is needed to use the model
     manifest.json     written last
 
-Each process writes `part_<process>.json`: the fingerprints of its shards, and the sums of its share of the files under
-`arrays`. The first one puts them together in the manifest.
+How arrays lie on processes is in the manifest; each process writes one file of bytes under `arrays`, and one with their
+sums. Those two are not listed, so a manifest is about as large for many processes as for few.
+
+Steps of format 1 have arrays by Orbax, and all their files in the manifest.
 
 A step may come from elsewhere. What is opened is a regular file under it, of a bounded size, and nothing else: no link,
 device or pipe, and no name that leads out.
 """
 
-import contextlib
 import dataclasses
-import json
+import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-import numpy as np
+import jax.numpy as jnp
 
 from dovetail.config import ConfigError
 
-from ._errors import CorruptionError, ElsewhereError, bullets, reason
+from ._errors import damaged, reason
 from ._files import FileSum, seal, sum_file, sync, unseal, write_file
-from ._fingerprint import to_text
+from ._layout import Layout, Place, layout_from_text, layout_to_text
 from ._leaves import LeafInfo
+from ._step_files import not_regular, open_regular
 
 ARRAYS = "arrays"
 CONFIG = "config.json"
 DATA_STATE = "data_state.json"
 FILES = "files"
-_MANIFEST = "manifest.json"
-_FAILED = "failed"  # In a step in the making: a process could not write its part.
-_FORMAT = 1
+MANIFEST = "manifest.json"
+_FORMAT = 2
 _SMALL = 1 << 16  # Files up to this size are summed before each restore; the rest when something is wrong.
 _MOST = 1 << 30  # Of the files that are read whole: manifest, config, files.
 _CRC = re.compile(r"[0-9a-f]{8}\Z")
@@ -50,78 +52,95 @@ class Manifest:
 
     step: int
     leaves: Mapping[str, LeafInfo]
-    files: Mapping[str, FileSum]  # By path, relative to the step.
+    files: Mapping[str, FileSum]  # By path, relative to the step: those other than arrays; of format 1, all.
+    places: Mapping[str, Place]  # How arrays lie on the processes that wrote them; of format 1, none.
 
     def to_bytes(self) -> bytes:
         """Returns the manifest as the content of its file."""
+        layouts = list(dict.fromkeys(place.layout for place in self.places.values()))
+        numbers = {layout: number for number, layout in enumerate(layouts)}
         leaves = {path: info.to_json() for path, info in self.leaves.items()}
-        return seal({"format": _FORMAT, "step": self.step, "leaves": leaves, "files": dict(self.files)})
+        for path, place in self.places.items():
+            how = {"shape": place.shape, "dtype": place.dtype, "grid": place.grid}
+            leaves[path]["stored"] = {**how, "layout": numbers[place.layout]}
+        content = {
+            "format": _FORMAT if self.places else 1,
+            "step": self.step,
+            "leaves": leaves,
+            "files": dict(self.files),
+        }
+        return seal(content | {"layouts": list(map(layout_to_text, layouts))})
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "Manifest":
+        """Returns what `to_bytes` was called on, or a manifest of format 1; some error if it is none."""
+        leaves, files = content["leaves"], _file_sums(content["files"])
+        plain = {path: {key: info[key] for key in info if key != "stored"} for path, info in leaves.items()}
+        places: dict[str, Place] = {}
+        if content["format"] != 1:
+            layouts = list(map(layout_from_text, content["layouts"]))
+            places = {path: _place(info["stored"], layouts) for path, info in leaves.items()}
+        return Manifest(content["step"], {p: LeafInfo.from_json(info) for p, info in plain.items()}, files, places)
 
 
-def write_part(path: Path, fingerprints: Mapping[str, np.ndarray], process: int, processes: int) -> None:
-    """Writes what one process adds to the manifest."""
-    found = sorted([path / ARRAYS, *(path / ARRAYS).rglob("*")])
-    share = [p for p in found if p.is_file()][process::processes]
-    for p in [*share, *(p for p in found if p.is_dir())]:
-        sync(p)  # TensorStore has done so for its files, Orbax has not for those it writes itself.
-    sums = {p.relative_to(path).as_posix(): sum_file(p) for p in share}
-    prints = {leaf: numbers.tolist() for leaf, numbers in fingerprints.items()}
-    write_file(_part(path, process), seal({"files": sums, "fingerprints": prints}))
-
-
-def note_failure(path: Path) -> None:
-    """Tells the other processes that this one has not written its part, if the disk lets it."""
-    with contextlib.suppress(OSError):
-        (path / _FAILED).touch()
-
-
-def has_failed(path: Path) -> bool:
-    """Whether a process has noted that it failed."""
-    return (path / _FAILED).exists()
+def _place(stored: Mapping[str, Any], layouts: Sequence[Layout]) -> Place:
+    """Returns how an array lies on processes; a ValueError if the parts do not fit."""
+    shape, grid = tuple(stored["shape"]), tuple(stored["grid"])
+    sizes_fit = all(type(size) is int and size >= 0 for size in shape) and len(shape) == len(grid)
+    if not sizes_fit or not all(type(count) is int and count > 0 for count in grid):
+        raise ValueError(f"{stored!r:.80} does not say how an array was written")
+    place = Place(shape, str(jnp.dtype(stored["dtype"])), grid, layouts[stored["layout"]])
+    cells = sum(len(group.cells) for group in place.layout.groups)
+    if math.prod(grid) != cells or any(size % count for size, count in zip(shape, grid, strict=True)):
+        raise ValueError(f"{stored!r:.80} does not say how an array was written")
+    return place
 
 
 def write_rest(
-    path: Path, *, step: int, leaves: Mapping[str, LeafInfo], rest: Mapping[str, bytes], processes: int
+    path: Path,
+    *,
+    step: int,
+    leaves: Mapping[str, LeafInfo],
+    places: Mapping[str, Place],
+    rest: Mapping[str, bytes],
 ) -> None:
     """Writes the files other than arrays, and last the manifest of all."""
-    sums: dict[str, FileSum] = {}
-    prints = {leaf: np.zeros(2, np.uint32) for leaf in leaves}
-    if not all(_part(path, process).exists() for process in range(processes)):
-        raise ElsewhereError
-    for process in range(processes):
-        part = unseal(_part(path, process).read_bytes())
-        _part(path, process).unlink()
-        sums |= part["files"]
-        prints = {leaf: total + np.array(part["fingerprints"][leaf], np.uint32) for leaf, total in prints.items()}
     (path / FILES).mkdir()
-    for name, data in rest.items():
-        sums[name] = write_file(path / name, data)
-    infos = {leaf: dataclasses.replace(info, fingerprint=to_text(prints[leaf])) for leaf, info in leaves.items()}
-    write_file(path / _MANIFEST, Manifest(step, infos, sums).to_bytes())
-    sync(path / FILES)
-    sync(path)
-
-
-def _part(path: Path, process: int) -> Path:
-    return path / f"part_{process}.json"
+    sums = {name: write_file(path / name, data) for name, data in rest.items()}
+    write_file(path / MANIFEST, Manifest(step, leaves, sums, places).to_bytes())
+    for directory in (path / ARRAYS, path / FILES, path):
+        sync(directory)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the manifest of a finished step, whose names are those of regular files under it."""
+    """Returns the manifest of a finished step. Of format 1, all that is there are regular files."""
     try:
-        if problems := list(_irregular(path)):
-            _raise_damaged(path, problems)
-        content = unseal(_read(path / _MANIFEST))
-        if content["format"] == _FORMAT:
-            leaves = {leaf: LeafInfo.from_json(info) for leaf, info in content["leaves"].items()}
-            manifest = Manifest(content["step"], leaves, _file_sums(content["files"]))
-            if path.name == f"step_{manifest.step}":
+        data = _read(path / MANIFEST)
+    except (OSError, ValueError) as e:
+        _raise_damaged(path, [f"{MANIFEST}: {reason(e)}"], e)
+    manifest = parse_manifest(str(path), data)
+    problems = [f"{name}: is a symbolic link." for name in (ARRAYS, FILES) if (path / name).is_symlink()]
+    if not manifest.places:
+        problems += _irregular(path)
+    if problems:
+        _raise_damaged(path, problems)
+    return manifest
+
+
+def parse_manifest(name: str, data: bytes) -> Manifest:
+    """Returns the manifest of the step of that name (its last part says the number) from the content of its file."""
+    try:
+        content = unseal(data)
+        if content["format"] in (1, _FORMAT):
+            manifest = Manifest.from_json(content)
+            if name.rpartition("/")[2] == f"step_{manifest.step}":
                 return manifest
             raise ValueError(f"it is of step {manifest.step}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        _raise_damaged(path, [f"{_MANIFEST}: {reason(e)}"], e)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
+        raise damaged(name, [f"{MANIFEST}: {reason(e)}"]) from e
     raise ConfigError(
-        f"checkpoint {path}: format {content['format']!r} cannot be read: this version of dovetail reads {_FORMAT}."
+        f"checkpoint {name}: format {content['format']!r} cannot be read: "
+        f"this version of dovetail reads 1 to {_FORMAT}."
     )
 
 
@@ -133,8 +152,7 @@ def _irregular(path: Path, under: str = "") -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 yield from _irregular(Path(entry.path), f"{name}/")
             elif not entry.is_file(follow_symlinks=False):
-                what = "a symbolic link" if entry.is_symlink() else "a device, pipe or socket"
-                yield f"{name}: is {what}, expected a regular file."
+                yield f"{name}: {not_regular(entry.stat(follow_symlinks=False).st_mode)}."
 
 
 def _file_sums(found: Mapping[str, Any]) -> dict[str, FileSum]:
@@ -149,7 +167,7 @@ def _file_sums(found: Mapping[str, Any]) -> dict[str, FileSum]:
 
 def _read(file: Path) -> bytes:
     """Returns the content of a file that is read whole."""
-    with file.open("rb") as opened:
+    with open(open_regular(file), "rb") as opened:
         data = opened.read(_MOST + 1)
     if len(data) > _MOST:
         raise ValueError(f"it has more than {_MOST:,} bytes")
@@ -159,30 +177,13 @@ def _read(file: Path) -> bytes:
 def read_file(path: Path, manifest: Manifest, name: str) -> bytes:
     """Returns the content of a small file of the step, checked."""
     if name not in manifest.files:
-        _raise_damaged(path, [f"{_MANIFEST}: it does not list {name!r}."])
+        _raise_damaged(path, [f"{MANIFEST}: it does not list {name!r}."])
     if problem := _file_problem(path, name, manifest.files[name], thorough=True):
         _raise_damaged(path, [problem])
     try:
         return _read(path / name)
     except ValueError as e:
         _raise_damaged(path, [f"{name}: {e}."], e)
-
-
-def read_text(path: Path, manifest: Manifest, name: str) -> str:
-    """Returns the content of a small file of the step that is text, checked."""
-    try:
-        return read_file(path, manifest, name).decode()
-    except UnicodeDecodeError as e:
-        _raise_damaged(path, [f"{name}: it is not text in UTF-8."], e)
-
-
-def read_json(path: Path, manifest: Manifest, name: str) -> Any:
-    """Returns the JSON data in a small file of the step, checked."""
-    text = read_text(path, manifest, name)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as e:
-        _raise_damaged(path, [f"{name}: {reason(e)}"], e)
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
@@ -201,15 +202,17 @@ def damaged_files(path: Path, manifest: Manifest) -> list[str]:
 
 def _file_problem(path: Path, name: str, expected: FileSum, *, thorough: bool) -> str | None:
     try:
-        size = (path / name).stat().st_size
+        if not stat.S_ISREG((found := (path / name).lstat()).st_mode):
+            return f"{name}: {not_regular(found.st_mode)}."
+        size = found.st_size
         if size != expected["size"]:
             return f"{name}: {size} bytes, {expected['size']} were written."
-        if thorough and (found := sum_file(path / name)) != expected:
-            return f"{name}: crc32 {found['crc32']}, {expected['crc32']} was written."
+        if thorough and (now := sum_file(path / name)) != expected:
+            return f"{name}: crc32 {now['crc32']}, {expected['crc32']} was written."
     except OSError as e:
         return f"{name}: {reason(e)}"
     return None
 
 
 def _raise_damaged(path: Path, problems: Sequence[str | None], cause: Exception | None = None) -> Never:
-    raise CorruptionError(f"checkpoint {path} is damaged:{bullets(list(filter(None, problems)))}") from cause
+    raise damaged(str(path), list(filter(None, problems))) from cause

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from dovetail.config import ConfigError, MissingFieldsError
 from dovetail.hardware import host_settings, kept_programs, restart_with
-from dovetail.progress import Line
+from dovetail.progress import Line, program
 
 from ._code import load_code
 from ._parser import parser
@@ -22,7 +22,20 @@ from ._table import printable
 # Commands that compute: they start again with faster settings of the host, where there are any.
 _COMPUTES = ("train", "eval", "generate", "serve", "import", "export", "bench")
 # Commands that make their user wait, and say for what.
-_TAKE_TIME = ("show", "diff", "train", "eval", "generate", "serve", "import", "export", "compile", "predict", "plan")
+_TAKE_TIME = (
+    "show",
+    "diff",
+    "train",
+    "launch",
+    "eval",
+    "generate",
+    "serve",
+    "import",
+    "export",
+    "compile",
+    "predict",
+    "plan",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parsed(argv)
     alone = argv is not None or "JAX_COORDINATOR_ADDRESS" not in os.environ
     shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
+    if argv is None and args.command == "train":
+        program(args.recipe)
     if argv is None and args.command in _COMPUTES:
         restart_with(host_settings(os.environ))
         if args.command != "bench":  # What is measured there is compiled there.
@@ -56,11 +71,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         if isinstance(e, _fixable()):
             print(f"dovetail {args.command}: {_said(e)}", file=sys.stderr)
-            return _ended(2, alone)
+            return _ended(_code_of(e), alone)
         if alone:
             raise
         traceback.print_exc()
         return _ended(1, alone)
+
+
+def _code_of(error: Exception) -> int:
+    """Returns the exit code for an error that a user can do something about."""
+    from dovetail.launch import BAD_HOST, FAILED, MISTAKE
+
+    if "dovetail.train" not in sys.modules:
+        return MISTAKE
+    import jax
+
+    from dovetail.train import HardwareError
+
+    if not isinstance(error, HardwareError):
+        return MISTAKE
+    return BAD_HOST if error.process == jax.process_index() else FAILED
 
 
 def _ended(code: int, alone: bool) -> int:

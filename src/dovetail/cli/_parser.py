@@ -13,10 +13,12 @@ from ._eval import add_eval
 from ._export import add_export
 from ._generate import add_generate
 from ._import import add_import
+from ._launch import add_launch
 from ._list import add_list
 from ._loc import add_loc
 from ._plan import add_plan
 from ._predict import add_predict
+from ._profile import add_profile
 from ._serve import add_serve
 from ._show import add_show
 from ._train import add_train
@@ -25,7 +27,7 @@ _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kern
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _CODE = "a file, or a module, with code of your own that the config of a run names"
-_HAS_RECIPE = ("show", "diff", "train", "eval", "generate", "serve", "compile", "predict", "plan", "export")
+_HAS_RECIPE = ("show", "diff", "train", "launch", "eval", "generate", "serve", "compile", "predict", "plan", "export")
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, hf:DIRECTORY, or the directory of a run",
     "run_directory": "the directory of a run, or hf:DIRECTORY for a published model",
@@ -56,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
     add_show(_placed(show))
     add_diff(command("diff", "Print what differs between two recipes, or between one on two kinds of hardware."))
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
+    launch = "Train a recipe in several processes, under a supervisor that restarts what fails."
+    add_launch(_placed(command("launch", launch, recipe="recipe", reports=False)))
     add_eval(_placed(command("eval", "Evaluate a trained model on its held-out data.", recipe="run_directory")))
     add_generate(_placed(command("generate", "Continue a prompt with a trained model.")))
     serve = command("serve", "Serve a trained model: OpenAI's interface, and a page to chat on.", reports=False)
@@ -66,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     predict = "Predict the time and cost of a training step on chips."
     add_predict(command("predict", predict, recipe="recipe", optional=True))
     add_plan(command("plan", "Find the best way to train a recipe on chips that can be had.", recipe="recipe"))
+    add_profile(command("profile", "Print what took the time in the steps of a run that were traced."))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))

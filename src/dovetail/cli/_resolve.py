@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dovetail.config import ConfigBase, ConfigError, from_json, override, split_override
+from dovetail.config import REQUIRED, ConfigBase, ConfigError, from_json, override, split_override
 from dovetail.hardware import Hardware, hardware, start_devices
 from dovetail.progress import phase
 from dovetail.zoo import check_name, check_published, is_published_name, recipe
@@ -123,18 +123,22 @@ def _named(name: str, step: int | None, weights: bool) -> "tuple[Trainer.Config,
 
 
 def is_run(name: str) -> bool:
-    """Whether a name is the directory of a run."""
-    return (Path(name) / "checkpoints").is_dir()
+    """Whether a name is the directory of a run, or the URL of its checkpoints."""
+    run = Path(name)
+    return name.startswith(("s3://", "gs://")) or (run / "checkpoints").is_dir() or (run / "checkpoints.url").is_file()
 
 
 def _from_run(directory: str, step: int | None) -> "tuple[Trainer.Config, Mapping[str, bytes]]":
     """Returns the config of a run and the files of its tokenizer; the directory is where it is now."""
-    from dovetail.checkpoint import load_config
+    from dovetail.checkpoint import checkpoints_of, is_url, load_config
 
-    stored = load_config(str(Path(directory) / "checkpoints"), step)
+    place = checkpoints_of(directory)
+    stored = load_config(place, step)
     check_code(Path(directory), stored.config)
     try:
-        return from_json(stored.config, allow=own_modules()).set(directory=directory), stored.files
+        cfg = from_json(stored.config, allow=own_modules())
+        cfg = cfg if is_url(directory) else cfg.set(directory=directory)
+        return cfg.set(checkpoint=cfg.checkpoint.set(directory=place if is_url(place) else REQUIRED)), stored.files
     except ConfigError as e:
         raise ConfigError(f"{directory}: its config cannot be read: {e}") from e
 

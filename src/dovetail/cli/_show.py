@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail show RECIPE`: what it is made of and what that takes, its whole config, or its parameters on a mesh."""
+"""`dovetail show RECIPE`: what it is made of and what that takes, its whole config, or its parameters on a mesh.
+
+Of a run it also says what its time went to.
+"""
 
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.config import to_json, to_text
-from dovetail.progress import phase
+from dovetail.progress import LEDGER, Account, Ledger, phase
 
 from ._mesh import show_mesh
 from ._resolve import Run, resolve
@@ -32,12 +36,16 @@ def _show(args: argparse.Namespace) -> int:
         return show_mesh(cfg, args.json)
     elif not args.json:
         print_summary(args.recipe, cfg, memory)
+        if account := _account(run.name):
+            print(f"\n{account.text()}")
     else:
         from dovetail.train import size_of
 
         found = {"config": json.loads(to_json(cfg)), **size_of(cfg).named()}
         if memory is not None:
             found["memory_per_chip"] = {**memory._asdict(), "total_gib": memory.total_gib, "fits": memory.fits}
+        if account := _account(run.name):
+            found["goodput"] = account.named()
         print(json.dumps(found, indent=2))
     if run.hardware is not None and memory is not None and not memory.fits:
         sys.stdout.flush()
@@ -48,6 +56,12 @@ def _show(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _account(name: str) -> Account | None:
+    """Returns what the time of a run went to, if the name is its directory."""
+    account = Ledger(Path(name) / LEDGER).update()
+    return account if account.starts else None
 
 
 def _memory(run: Run) -> "Estimate | None":

@@ -2,9 +2,13 @@
 """`dovetail train RECIPE`: resolve, run."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dovetail.hardware import FULL_PROCESSES
+from dovetail.launch import RESUMABLE
 
 from ._resolve import Run, is_run, resolve
 from ._text import add_text, text_and_overrides
@@ -37,8 +41,10 @@ def _train(args: argparse.Namespace) -> int:
 
     run = resolve(args.recipe, overrides, args.mesh, args.on, change=change, devices=True)
     cfg = _from_its_weights(run, overrides) if files and args.init_from is None else run.cfg
-    cfg.build(files=run.files).run(allow_change=args.allow_change)
-    return 0
+    cfg = _on_those_left(cfg)
+    trainer: Trainer = cfg.build(files=run.files)
+    trainer.run(allow_change=args.allow_change)
+    return RESUMABLE if trainer.interrupted else 0
 
 
 def _from_its_weights(run: Run, overrides: Sequence[str]) -> "Trainer.Config":
@@ -49,3 +55,17 @@ def _from_its_weights(run: Run, overrides: Sequence[str]) -> "Trainer.Config":
     if chosen or not is_run(run.name) or Path(run.cfg.directory).resolve() == Path(run.name).resolve():
         return run.cfg
     return run.cfg.set(init_from=InitFrom(path=run.name))
+
+
+def _on_those_left(cfg: "Trainer.Config") -> "Trainer.Config":
+    """Returns the config on a smaller mesh if some of the processes that a supervisor had planned are missing."""
+    import jax
+
+    from dovetail.parallel import shrink
+
+    if int(os.environ.get(FULL_PROCESSES, "0")) <= jax.process_count():
+        return cfg
+    mesh = shrink(cfg.mesh, jax.device_count())
+    if jax.process_index() == 0:
+        print(f"Going on with {jax.process_count()} processes, on mesh {mesh.text()}, until others are back.")
+    return cfg.set(mesh=mesh)

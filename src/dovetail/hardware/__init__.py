@@ -9,6 +9,7 @@ from ._catalogue import Torus as Torus
 from ._catalogue import chip_of as chip_of
 from ._catalogue import hardware as hardware
 from ._catalogue import nearest_hardware as nearest_hardware
+from ._devices import FULL_PROCESSES as FULL_PROCESSES
 from ._devices import start_devices as start_devices
 from ._fitted import FITTED as FITTED
 from ._fitted import Fitted as Fitted

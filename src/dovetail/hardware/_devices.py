@@ -8,6 +8,7 @@ from typing import Protocol
 from dovetail.config import ConfigError
 
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+FULL_PROCESSES = "DOVETAIL_FULL_PROCESSES"  # When none is missing; a CPU stands for no more than its share of devices.
 
 # Devices of a CPU share one pool of threads, by default as many as there are devices, and a thread that has come to a
 # collective waits there for the others. Where a program has several that do not depend on each other, devices may come
@@ -39,10 +40,13 @@ def start_devices(needed: Needed, environ: MutableMapping[str, str]) -> None:
         if missing:
             raise ConfigError(f"{_ADDRESS} is set, and so must be {' and '.join(missing)}, to a number.")
         count = int(environ[_COUNT])
-    devices = -(-needed.num_devices // count)
+    devices = -(-needed.num_devices // int(environ.get(FULL_PROCESSES, count)))
     if "JAX_NUM_CPU_DEVICES" not in environ:
         jax.config.update("jax_num_cpu_devices", devices)
     if 1 < devices <= _MOST:
         environ.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, _THREADS * devices)))
     if count > 1:
-        jax.distributed.initialize(environ[_ADDRESS], count, int(environ[_INDEX]))
+        address = environ[_ADDRESS]
+        loopback = address.startswith(("127.", "localhost:"))  # By default it would listen to the whole network.
+        bind = address if loopback else None
+        jax.distributed.initialize(address, count, int(environ[_INDEX]), coordinator_bind_address=bind)

@@ -110,7 +110,13 @@ class Learner(Component):
         )
 
     def update(
-        self, params: Any, grads: Any, state: LearnerState, *, loss: Array | None = None
+        self,
+        params: Any,
+        grads: Any,
+        state: LearnerState,
+        *,
+        loss: Array | None = None,
+        accepts: Callable[[Array], Array] | None = None,
     ) -> tuple[Any, LearnerState, dict[str, Array]]:
         """Returns new parameters, new state and metrics.
 
@@ -118,6 +124,7 @@ class Learner(Component):
 
         Args:
             loss: if given, it has to be finite for the step not to be skipped.
+            accepts: if given, it says of the norm of the gradients whether the step may be accepted at all.
 
         Metrics: `learning_rate`; `grad_norm`, before clipping; `param_norm`, after the update; `skipped`, the number of
         steps skipped so far; if asked for, `update_norm`, before projections, zero in a skipped step.
@@ -126,6 +133,9 @@ class Learner(Component):
         learned, slopes = self._learned(wide), self._learned(grads)
         grad_norm = global_norm(slopes)
         accepted, skip = self._accepts(state, grad_norm, loss)
+        if accepts is not None:
+            accepted &= accepts(grad_norm)
+        may_skip = self.skip is not None or accepts is not None
         rate = self.schedule(state.num_updates)
 
         def change() -> tuple[Any, ...]:
@@ -144,7 +154,7 @@ class Learner(Component):
             norms = {"update_norm": jnp.zeros(())} if self.cfg.report_update_norm else {}
             return params, state.num_updates, state.optimizer, state.ema, norms
 
-        new, count, optimizer, ema, norms = self._either(accepted, change, stay) if self.skip else change()
+        new, count, optimizer, ema, norms = self._either(accepted, change, stay) if may_skip else change()
         skipped = state.num_skipped + (~accepted).astype(jnp.int32)
         metrics = {
             "learning_rate": rate,

@@ -15,6 +15,7 @@ from jax.sharding import AxisType
 from dovetail.config import ConfigBase, ConfigError, did_you_mean
 
 from ._cpu_collectives import mend_cpu_collectives
+from ._cpu_programs import keep_programs_of_this_process
 from ._rules import MESH_AXES, Rules
 
 _AXIS = re.compile(r"([a-z_]+)=(?:(\d+)x)?(\d+)")
@@ -103,6 +104,7 @@ class Mesh(ConfigBase):
         devices = devices[:needed]
         if devices[0].platform == "cpu":
             mend_cpu_collectives()
+            keep_programs_of_this_process()
         inner = [getattr(self, axis) for axis in MESH_AXES]
         outer = [self.across_slices.get(axis, 1) for axis in MESH_AXES]
         return jax.sharding.Mesh(_arranged(inner, outer, devices), MESH_AXES, axis_types=(AxisType.Auto,) * len(inner))

@@ -19,24 +19,61 @@ class Watcher(abc.ABC):
     def ended(self, name: str, seconds: float | None) -> None:
         """The innermost phase has ended; None: by an error."""
 
+    # Who does not care about the steps of a run need not say so.
+
+    def begun(self, step: int) -> None:  # noqa: B027
+        """A step was handed to the devices."""
+
+    def advanced(self, done: int, total: int, waited: float) -> None:  # noqa: B027
+        """So many steps are done; in all, the host has waited so many seconds for the devices."""
+
+    def failed(self, error: BaseException) -> None:  # noqa: B027
+        """The work has met an error that ends it; it may yet try to save what there is."""
+
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_supervisors: ContextVar[tuple[Watcher, ...]] = ContextVar("supervisors", default=())
 
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Tells the watcher, if there is one, that what follows is `name`, as in "compiling", and how long it took."""
-    watcher = _watcher.get()
-    if watcher is None:
+    """Tells the watchers, if there are any, that what follows is `name`, as in "compiling", and how long it took."""
+    watchers = _watchers()
+    if not watchers:
         yield
         return
     start, seconds = time.monotonic(), None
-    watcher.started(name)
+    for watcher in watchers:
+        watcher.started(name)
     try:
         yield
         seconds = time.monotonic() - start
     finally:
-        watcher.ended(name, seconds)
+        for watcher in watchers:
+            watcher.ended(name, seconds)
+
+
+def begun(step: int) -> None:
+    """Tells the watchers that a step was handed to the devices."""
+    for watcher in _watchers():
+        watcher.begun(step)
+
+
+def advanced(done: int, total: int, waited: float = 0.0) -> None:
+    """Tells the watchers how many steps are done, and how long the host has waited for the devices."""
+    for watcher in _watchers():
+        watcher.advanced(done, total, waited)
+
+
+def failed(error: BaseException) -> None:
+    """Tells the watchers of an error, before anything else is tried."""
+    for watcher in _watchers():
+        watcher.failed(error)
+
+
+def _watchers() -> list[Watcher]:
+    shown = _watcher.get()
+    return [*_supervisors.get(), *([] if shown is None else [shown])]
 
 
 @contextlib.contextmanager
@@ -47,3 +84,13 @@ def watching(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextlib.contextmanager
+def supervised(watcher: Watcher) -> Iterator[None]:
+    """Has a watcher told of all that happens inside, besides the one that shows it, and others like this one."""
+    token = _supervisors.set((*_supervisors.get(), watcher))
+    try:
+        yield
+    finally:
+        _supervisors.reset(token)

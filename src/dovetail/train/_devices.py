@@ -2,8 +2,10 @@
 """The devices of a run: where its state and its batches lie, and which rows this process reads."""
 
 import contextlib
+import functools
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +19,8 @@ from dovetail.optim import Learner
 from dovetail.parallel import BatchShape, Mesh, all_values, check_fit, layout_of
 
 from ._batch import batch_shape, placement
+from ._left_out import LEFT_OUT, LeftOut, from_json, to_json
+from ._spikes import Spikes
 from ._step import TrainState
 
 
@@ -62,7 +66,7 @@ class Devices:
 
         return run
 
-    def state_shardings(self, learner: Learner) -> Any:
+    def state_shardings(self, learner: Learner, spikes: Spikes | None = None) -> Any:
         """Returns where each array of the training state lies; None on one device."""
         if self._mesh is None:
             return None
@@ -73,7 +77,8 @@ class Devices:
 
         params = jax.tree.map(place, specs(self._model))
         slots = learner.like_params(abstract(self._model), params, everywhere)
-        return TrainState(everywhere, params, slots, jax.tree.map(place, run_specs(self._model)))
+        record = jax.tree.map(lambda _: everywhere, jax.eval_shape(spikes.init)) if spikes else ()
+        return TrainState(everywhere, params, slots, jax.tree.map(place, run_specs(self._model)), record)
 
     @property
     def row_parts(self) -> int:
@@ -84,6 +89,11 @@ class Devices:
     def everywhere(self) -> Any:
         """The sharding of what every device has all of; None on one device."""
         return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
+
+    @property
+    def each_its_own(self) -> Any:
+        """The sharding of an array with a row for each device; None on one device."""
+        return None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
 
     def batch_shardings(self, spec: BatchSpec) -> dict[str, Any]:
         """Returns where each field of a batch lies; None on one device."""
@@ -111,11 +121,11 @@ class Devices:
         """
         declared = source.cfg.batch_specs()
         if self.layout is None or self._mesh is None:
-            return GlobalBatches(source.iterator(), declared, self, 0, 1)
+            return GlobalBatches(source.iterator, declared, self, 0, 1)
         axes = self.layout.activation_axes("batch")
         parts = self.layout.shards(axes)
         if any(spec.rows % parts for spec in declared):
-            return GlobalBatches(source.iterator(), declared, self, 0, 1, parts)
+            return GlobalBatches(source.iterator, declared, self, 0, 1, parts)
         places = NamedSharding(self._mesh, PartitionSpec(axes or None)).addressable_devices_indices_map((parts,))
         held = [index[0].indices(parts) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
@@ -124,7 +134,16 @@ class Devices:
         if rest or parts % (last - first):
             first, last, shard = 0, parts, 0
         count = parts // (last - first)
-        return GlobalBatches(source.iterator(shard_index=shard, shard_count=count), declared, self, shard, count)
+        rows = functools.partial(source.iterator, shard_index=shard, shard_count=count)
+        return GlobalBatches(rows, declared, self, shard, count)
+
+
+class Twice(NamedTuple):
+    """A batch that was read twice."""
+
+    batch: Mapping[str, Any] | None  # None at the end of the data.
+    wrong: list[list[str]]  # Field, device and host where it is not what was read again.
+    again: bool  # Whether the input gave the same when it was read once more.
 
 
 class GlobalBatches:
@@ -132,43 +151,101 @@ class GlobalBatches:
 
     def __init__(
         self,
-        source: BatchIterator,
+        opened: Callable[[], BatchIterator],
         declared: Sequence[BatchSpec],
         devices: Devices,
         shard: int,
         count: int,
         multiple: int = 1,
     ) -> None:
-        """`source` gives part `shard` of `count` of each batch, which is filled up to a multiple of some rows."""
-        self._source, self._declared, self._devices = source, declared, devices
+        """`opened` gives part `shard` of `count` of each batch, which is filled up to a multiple of some rows."""
+        self._open, self._source, self._declared, self._devices = opened, opened(), declared, devices
         self._shard, self._count, self._multiple = shard, count, multiple
         self.spec = declared[0]  # Of the batch given last.
+        self.number = 0  # Of the batch given last, in the order of the data, counted from 1.
+        self.left_out: tuple[LeftOut, ...] = ()  # What rollbacks have left out so far.
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self
 
     def __next__(self) -> Mapping[str, Any]:
-        batch = next(self._source)
-        self.spec = spec_of(batch, self._declared, "the input", self._count)
-        batch = self.spec.filled(batch, -self.spec.rows % self._multiple)
+        batch = self._filled(next(self._source))
+        self.number += 1
         if self._devices.layout is None:
             return batch
         shardings = self._devices.batch_shardings(self.spec)
         return {name: self._placed(values, shardings[name]) for name, values in batch.items()}
 
+    def _filled(self, batch: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        self.spec = spec_of(batch, self._declared, "the input", self._count)
+        return self.spec.filled(batch, -self.spec.rows % self._multiple)
+
     def _placed(self, values: np.ndarray, sharding: NamedSharding) -> jax.Array:
-        first, shape = self._shard * len(values), (self._count * len(values), *values.shape[1:])
+        shape = (self._count * len(values), *values.shape[1:])
+        return jax.make_array_from_callback(shape, sharding, functools.partial(self._part, values))
 
-        def part(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(shape[0])
-            return values[(slice(start - first, stop - first), *index[1:])]
+    def _part(self, values: np.ndarray, index: Any) -> np.ndarray:
+        """Returns what is at an index of the global array, of the rows that this process has."""
+        start, stop, _ = index[0].indices(self._count * len(values))
+        first = self._shard * len(values)
+        return values[(slice(start - first, stop - first), *index[1:])]
 
-        return jax.make_array_from_callback(shape, sharding, part)
+    def read_twice(self) -> "Twice":
+        """Returns the next batch, and how it differs from what is read once more from the same position."""
+        position = self._source.get_state()
+        batch = next(self, None)
+        if batch is None:
+            return Twice(None, [], True)
+        again = self._read_again(position)
+        wrong = self._different(batch, again)
+        return Twice(batch, wrong, not wrong or _equal(again, self._read_again(position)))
+
+    def _read_again(self, position: Any) -> Mapping[str, np.ndarray]:
+        with self._open() as source:
+            source.set_state(position)
+            return self._filled(next(source))
+
+    def _different(self, batch: Mapping[str, Any], again: Mapping[str, np.ndarray]) -> list[list[str]]:
+        """Returns fields that are not the same bit for bit, on which devices, and the name of this host."""
+        host, found = socket.gethostname(), list[list[str]]()
+        for field, right in again.items():
+            values = batch[field]
+            if isinstance(values, jax.Array):
+                held = [(str(one.device), one.data, self._part(right, one.index)) for one in values.addressable_shards]
+            else:
+                held = [(str(self._devices.all[0]), values, right)]
+            here = [(device, np.asarray(data).tobytes(), part.tobytes()) for device, data, part in held]
+            found += [[field, device, host] for device, data, part in here if data != part]
+        return found
 
     def get_state(self) -> Any:
-        """Returns the position after the batch given last."""
-        return merge_states(all_values(self._source.get_state()))
+        """Returns the position after the batch given last, and what has been left out."""
+        return merge_states(all_values(self.own_state()))
 
-    def set_state(self, state: Any) -> None:
-        """Goes to a position, made with any number of processes."""
-        self._source.set_state(state)
+    def own_state(self) -> Any:
+        """Returns the position of this process, and what has been left out; no other process is asked."""
+        position = self._source.get_state()
+        return {**position, LEFT_OUT: to_json(self.left_out)} if self.left_out else position
+
+    def set_state(self, state: Any, *others: Any) -> None:
+        """Goes to a position, made with any number of processes: that of the run, or those of each of them."""
+        state = merge_states([state, *others]) if others else state
+        position = {name: value for name, value in state.items() if name != LEFT_OUT}
+        self._source.set_state(position)
+        self.number = position["step"]
+        self.left_out = from_json(state.get(LEFT_OUT, []))
+
+    def leave_out(self, what: "LeftOut") -> None:
+        """Goes on after the last batch of what a rollback leaves out, and keeps the record of it.
+
+        The position is before that: the batches between are read, and not used.
+        """
+        while self.number < what.last:
+            self.number += 1
+            if next(self._source, None) is None:
+                break
+        self.left_out = (*self.left_out, what)
+
+
+def _equal(some: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+    return all(values.tobytes() == others[name].tobytes() for name, values in some.items())

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.checkpoint import Checkpointer, LeafInfo, load_config
+from dovetail.checkpoint import Checkpointer, LeafInfo, checkpoints_of, is_url, load_config
 from dovetail.checkpoint.hf import PublishedWeights
 from dovetail.config import REQUIRED, ConfigBase, ConfigError
 from dovetail.module import init, init_run_state, merged, specs
 from dovetail.optim import by_path
 
 from ._program import Program
+from ._record import checkpoints_in
 from ._step import TrainState, init_state
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def initial_state(program: Program, cfg: "Trainer.Config", files: Files | None) 
             return jax.tree.unflatten(jax.tree.structure(fresh), leaves)
 
         run_state = filled(init_run_state(program.model))
-        return init_state(filled(init(program.model, key)), program.learner, run_state)
+        return init_state(filled(init(program.model, key)), program.learner, run_state, program.spikes)
 
     state = _begun(program, begin, _read(taken), by_path(_variables(program)), key, shardings)
     return jax.block_until_ready(state), "\n".join(f"Weights are from {weights.about}" for weights in taken)
@@ -125,8 +126,8 @@ def check_init_from(program: Program, cfg: "Trainer.Config", files: Files | None
     for source in sources_of(cfg):
         if is_published(source.path):
             continue
-        run = _checkpoints(source.path)[0].parent
-        if os.path.realpath(run) == os.path.realpath(cfg.directory):
+        theirs, mine = _checkpoints(source.path)[0], checkpoints_in(cfg)
+        if theirs == mine or os.path.realpath(theirs) == os.path.realpath(mine):
             raise ConfigError(
                 f"init_from: {source.path!r} is this run itself. Give the new one a directory: directory=runs/NAME"
             )
@@ -140,12 +141,12 @@ def _variables(program: Program) -> Any:
     return merged(state.params, state.run_state)
 
 
-def _checkpoints(path: str) -> tuple[Path, int | None]:
-    """Returns the directory of checkpoints that a path leads to, and the step if it names one."""
-    place = Path(path).expanduser()
-    if match := _STEP.fullmatch(place.name):
-        return place.parent, int(match[1])
-    return place / "checkpoints", None
+def _checkpoints(path: str) -> tuple[str, int | None]:
+    """Returns where the checkpoints are that a path or a URL leads to, and the step if it names one."""
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if match := _STEP.fullmatch(name):
+        return parent if is_url(parent) else str(Path(path).expanduser().parent), int(match[1])
+    return checkpoints_of(path if is_url(path) else str(Path(path).expanduser())), None
 
 
 def _weights(cfg: "Trainer.Config", params: Any, files: Files | None) -> list[_Weights]:
@@ -164,11 +165,11 @@ def _weights(cfg: "Trainer.Config", params: Any, files: Files | None) -> list[_W
 def _taken(cfg: InitFrom, params: Any, files: Files | None) -> _Weights:
     """Returns what comes from one source. Without `files`, those of the source are not compared."""
     directory, step = _checkpoints(cfg.path)
-    if not directory.is_dir():
-        raise ConfigError(f"init_from: {cfg.path!r} is not the directory of a run or a step: no {str(directory)!r}.")
-    with Checkpointer.Config(directory=str(directory)).build() as checkpointer:
+    if not is_url(directory) and not Path(directory).is_dir():
+        raise ConfigError(f"init_from: {cfg.path!r} is not the directory of a run or a step: no {directory!r}.")
+    with Checkpointer.Config(directory=directory).build() as checkpointer:
         step = checkpointer.latest() if step is None else step  # The same in all processes.
-        stored = load_config(str(directory), step)
+        stored = load_config(directory, step)
         leaves = checkpointer.leaves(stored.step)
     there, here = _within(_published(leaves), cfg.part, "part"), _within(by_path(params), cfg.to, "to")
     misfits = _misfits({path: leaves[place] for path, place in there.items()}, here)
@@ -188,8 +189,8 @@ def _taken(cfg: InitFrom, params: Any, files: Files | None) -> _Weights:
     return _Weights(read, wanted, f"{where}, but:{shown}" if misfits else f"{where}.")
 
 
-def _read_run(directory: Path, step: int, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-    with Checkpointer.Config(directory=str(directory)).build() as checkpointer:
+def _read_run(directory: str, step: int, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    with Checkpointer.Config(directory=directory).build() as checkpointer:
         return checkpointer.restore_parts(parts, step).state
 
 

@@ -42,6 +42,7 @@ class Meter:
     def __init__(self, unit: str, peak: Peak) -> None:
         self._unit, self._peak = unit, peak.flops
         self._started = False
+        self.waited = 0.0  # Seconds for the devices, ever.
         self.restart()
 
     def restart(self) -> None:
@@ -53,7 +54,9 @@ class Meter:
         """Around what hands work to the device or waits for it; the rest of the time is the host's own."""
         start = time.perf_counter()
         yield
-        self._device += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        self._device += seconds
+        self.waited += seconds
 
     def add(self, units: float, flops_per_unit: float) -> None:
         """Counts a finished step."""

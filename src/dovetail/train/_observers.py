@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -73,17 +73,52 @@ class TensorBoard(Observer):
     def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         from tensorboardX import SummaryWriter  # Imported here: it takes as long as all of dovetail.
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step)
+        self._writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step)
+        # Its thread ends at an error, and then its queue fills up and whoever writes waits for ever (tensorboardX 2).
+        events = self._writer.file_writer.event_writer
+        self._events = _Events(events._ev_writer)
+        events._ev_writer = events._worker._record_writer = self._events
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+        self._events.raise_error()
 
     def text(self, step: int, name: str, value: str) -> None:
         self._writer.add_text(name, f"```\n{value}\n```", step)
+        self._events.raise_error()
 
     def stop(self) -> None:
         self._writer.close()
+        self._events.raise_error()
+
+
+class _Events:
+    """The writer of a file of events; an error waits until somebody asks."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._error: OSError | None = None
+
+    def write_event(self, event: Any) -> None:
+        self._attempt(lambda: self._writer.write_event(event))
+
+    def flush(self) -> None:
+        self._attempt(self._writer.flush)
+
+    def close(self) -> None:
+        self._attempt(self._writer.close)
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _attempt(self, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except OSError as e:
+            self._error = e
 
 
 class Terminal(Observer):
@@ -116,6 +151,8 @@ class Terminal(Observer):
         self._open.enter_context(self._progress)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if all(name.startswith("goodput/") for name in values):
+            return  # They come as a text as well.
         line = figures(values)
         if "loss" in values:
             self._progress.update(self._task, completed=step, figures=line)

@@ -21,10 +21,13 @@ from dovetail.parallel import BatchShape, on_mesh
 from dovetail.progress import phase
 
 from ._batch import abstract_batch, batch_shape, largest
+from ._device_sums import DeviceSums
 from ._devices import Devices
 from ._fields import trace_loss
+from ._hardware_check import HardwareCheck
 from ._loss_scales import LossScales
-from ._step import Metrics, TrainState, eval_step, init_state, train_step
+from ._spikes import Spikes
+from ._step import TrainState, eval_step, init_state, train_step
 
 if TYPE_CHECKING:
     from ._evaluator import Evaluated
@@ -51,7 +54,11 @@ class Program:
         if trains:
             self._check_split()
         self.dtype = DTYPES[cfg.compute_dtype]
-        self.shardings = self.devices.state_shardings(self.learner)
+        self.spikes: Spikes | None = cfg.spikes and cfg.spikes.build(path="spikes")
+        if self.spikes:
+            self.spikes.check(cfg.learner.skip)
+        self.shardings = self.devices.state_shardings(self.learner, self.spikes)
+        self._sums = self._gradient_sums(cfg.hardware_check) if cfg.hardware_check else None
         self.was_kept = False  # Whether the compiled step came from JAX's cache.
         self.fallbacks: list[Choice] = []  # Kernels that were not the first choice, known when the step is traced.
         self._scales = LossScales(cfg.loss_scales, cfg.steps) if cfg.loss_scales else None
@@ -71,7 +78,10 @@ class Program:
         return self.cfg.model.build(path="model")
 
     def compiled(self, state: TrainState, spec: BatchSpec) -> Callable[..., Any]:
-        """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state."""
+        """Returns the step, `step(state, batch) -> state, metrics`, compiled; it takes the memory of the old state.
+
+        With a hardware check it also returns sums over the gradients, of the steps that are checked.
+        """
         batch = abstract_batch(spec, self.devices.batch_shardings(spec))
         with _from_cache() as found:
             compiled = self.compile(jax.jit(self._step(spec), **self._options()), state, batch)
@@ -124,7 +134,7 @@ class Program:
 
     def init(self, key: Any) -> TrainState:
         """Returns the state before the first step."""
-        return init_state(init(self.model, key), self.learner, init_run_state(self.model))
+        return init_state(init(self.model, key), self.learner, init_run_state(self.model), self.spikes)
 
     def abstract_state(self) -> Any:
         """Returns shapes, dtypes and places of the state."""
@@ -140,21 +150,34 @@ class Program:
 
     def _step(self, spec: BatchSpec) -> Callable[..., Any]:
         cfg, layout = self.cfg, self.devices.layout
-        common = {"seed": cfg.seed, "num_microbatches": cfg.num_microbatches, "dtype": self.dtype, "layout": layout}
-        inner = train_step(self.model, self.learner, scales=self._scales, **common)
+        common: dict[str, Any] = {
+            "seed": cfg.seed,
+            "num_microbatches": cfg.num_microbatches,
+            "dtype": self.dtype,
+            "layout": layout,
+        }
+        common |= {"scales": self._scales, "spikes": self.spikes, "gradient_sums": self._sums}
+        inner = train_step(self.model, self.learner, **common)
 
-        def step(state: TrainState, batch: Mapping[str, Any]) -> tuple[TrainState, Metrics]:
+        def step(state: TrainState, batch: Mapping[str, Any]) -> tuple[Any, ...]:
             with kernel_choices() as choices:
-                state, metrics = inner(state, batch)
+                state, metrics, *sums = inner(state, batch)
             self.fallbacks = [choice for choice in choices if choice.is_fallback]
             metrics[f"{spec.unit}s"] = jnp.asarray(spec.count(batch), jnp.float32)
-            return state, metrics | {f"fallback/{choice.path}": jnp.ones(()) for choice in self.fallbacks}
+            return state, metrics | {f"fallback/{choice.path}": jnp.ones(()) for choice in self.fallbacks}, *sums
 
         return step
+
+    def _gradient_sums(self, check: HardwareCheck) -> Callable[[Any, Any], Any]:
+        params = None if self.shardings is None else jax.tree.leaves(self.shardings.params)
+        sums = DeviceSums(self.devices.mesh, params)
+        return lambda grads, step: sums.of(grads, (step + 1) % check.every == 0)
 
     def _options(self) -> dict[str, Any]:
         options = _checked(self.cfg.compiler_options.get(self.devices.platform, {})) or None
         places = (self.shardings, self.devices.everywhere)
+        if self.cfg.hardware_check:
+            places = (*places, self.devices.each_its_own)
         return {"donate_argnums": 0, "out_shardings": places, "compiler_options": options}
 
     def _check_split(self) -> None:

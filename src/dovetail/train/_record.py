@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dovetail.checkpoint import load_config
-from dovetail.config import ConfigBase, ConfigError, Difference, diff, find, from_json, modules_named, to_json, to_text
+from dovetail.checkpoint import StoredConfig, checkpoints_of, is_url, load_config, note_place
+from dovetail.config import (
+    REQUIRED,
+    ConfigBase,
+    ConfigError,
+    Difference,
+    diff,
+    find,
+    from_json,
+    modules_named,
+    to_json,
+    to_text,
+)
 from dovetail.ops import AttentionKernel, GroupedMatmul
 
 if TYPE_CHECKING:
@@ -29,12 +40,28 @@ _SHOWN = 20  # Differences in a message.
 _KERNELS = (AttentionKernel.Config, GroupedMatmul.Config)  # Ways to compute the same.
 
 
-def make_directory(directory: Path) -> None:
-    """Makes the directory of a run and proves that it can be written."""
+def check_directory(directory: str) -> None:
+    """Raises if the directory of a run is none: metrics are appended to files, which stores of objects cannot do."""
+    if is_url(directory):
+        raise ConfigError(
+            f"directory: expected a path, found {directory!r}: metrics and logs are in a file system.\n"
+            f"  To have the checkpoints there: directory=runs/NAME checkpoint.directory={directory}"
+        )
+
+
+def checkpoints_in(cfg: "Trainer.Config") -> str:
+    """Returns where a run has its checkpoints: where its config says, or in its directory."""
+    own = cfg.checkpoint.directory
+    return checkpoints_of(cfg.directory) if own is REQUIRED else own
+
+
+def make_directory(directory: Path, checkpoints: str) -> None:
+    """Makes the directory of a run and proves that it can be written; notes where the checkpoints are."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
+        note_place(directory, checkpoints)
     except OSError as e:
         raise ConfigError(f"directory: cannot write to {str(directory)!r}: {e.strerror}. Choose another one.") from e
 
@@ -46,12 +73,21 @@ def write_record(directory: Path, cfg: "Trainer.Config") -> None:
         (directory / CODE).write_text(json.dumps(code, indent=2) + "\n", encoding="utf-8")
 
 
-def changes_since(directory: Path, cfg: "Trainer.Config", *, allow_change: bool) -> str:
+def changes_since(
+    directory: Path, cfg: "Trainer.Config", made: tuple[int, str] | None = None, *, allow_change: bool
+) -> str:
     """Returns what differs between `cfg` and the config that made the steps of the run so far, a line for each.
 
     Raises if some of it changes the past, so that the run would not be what its record says, unless that is allowed.
+
+    Args:
+        made: the newest step and its config in JSON; by default those of the newest checkpoint.
     """
-    stored = load_config(str(directory / "checkpoints"))
+    stored = (
+        load_config(checkpoints_in(cfg.set(directory=str(directory))))
+        if made is None
+        else StoredConfig(*made, files={})
+    )
     try:  # The user's own code is there if it has been imported already. What is read here is compared, never built.
         old = from_json(stored.config, allow=modules_named(stored.config) & sys.modules.keys())
     except ConfigError as e:

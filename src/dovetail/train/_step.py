@@ -2,6 +2,7 @@
 """The training step and the evaluation step: pure functions of state and batch, compiled once."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from dovetail.optim import Learner, LearnerState, Mean, accumulate, value_and_gr
 from dovetail.parallel import MeshLayout, one_forward_one_backward
 
 from ._loss_scales import LossScales
+from ._spikes import Spikes
 
 Arrays = Mapping[str, Any]  # A batch, by field.
 Metrics = dict[str, Array]
@@ -29,11 +31,13 @@ class TrainState:
     params: Any
     learner: LearnerState
     run_state: Any  # What modules keep for the whole run, and no gradient reaches.
+    spikes: Any = ()  # The record of losses; () where no spikes are looked for.
 
 
-def init_state(params: Any, learner: Learner, run_state: Any = None) -> TrainState:
+def init_state(params: Any, learner: Learner, run_state: Any = None, spikes: Spikes | None = None) -> TrainState:
     """Returns the state before the first step."""
-    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params), run_state or {})
+    record = spikes.init() if spikes else ()
+    return TrainState(jnp.zeros((), jnp.int32), params, learner.init(params), run_state or {}, record)
 
 
 def gradients_of(
@@ -119,24 +123,40 @@ def train_step(
     dtype: DTypeLike | None,
     layout: MeshLayout | None = None,
     scales: LossScales | None = None,
-) -> Callable[[TrainState, Arrays], tuple[TrainState, Metrics]]:
-    """Returns the function that makes one step. Random numbers follow from the seed and the number of the step."""
+    spikes: Spikes | None = None,
+    gradient_sums: Callable[[Any, Array], Array] | None = None,
+) -> Callable[[TrainState, Arrays], tuple[Any, ...]]:
+    """Returns the function that makes one step. Random numbers follow from the seed and the number of the step.
+
+    It returns the new state and metrics; then, if there are any, what `gradient_sums` says of gradients and the old
+    number of the step.
+    """
     how = {"num_microbatches": num_microbatches, "dtype": dtype, "layout": layout, "scales": scales}
     gradients = gradients_of(model, trainable=learner.trainable, **how)
 
-    def step(state: TrainState, batch: Arrays) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Arrays) -> tuple[Any, ...]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
         (mean, weight, aux), grads = gradients(state.params, batch, rng, state.step, state.run_state)
+        sums = (gradient_sums(grads, state.step),) if gradient_sums else ()
         updates: Any = aux.pop("updates", {})
         with jax.named_scope("learner"):
-            params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean)
+            accepts = functools.partial(_is_usual, spikes, state.spikes, mean) if spikes else None
+            params, slots, metrics = learner.update(state.params, grads, state.learner, loss=mean, accepts=accepts)
         new = next_run_state(model, state.run_state, updates)
         accepted = slots.num_updates > state.learner.num_updates
         run_state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), new, state.run_state)
-        state = TrainState(state.step + 1, params, slots, run_state)
-        return state, {**aux, "total_loss": mean, "weight": weight, **metrics}
+        record: Any = ()
+        if spikes:
+            record, found = spikes.record(state.spikes, mean, metrics["grad_norm"], accepted)
+            metrics |= found
+        state = TrainState(state.step + 1, params, slots, run_state, record)
+        return state, {**aux, "total_loss": mean, "weight": weight, **metrics}, *sums
 
     return step
+
+
+def _is_usual(spikes: Spikes, record: Any, loss: Array, norm: Array) -> Array:
+    return ~spikes.judge(record, loss, norm).spike
 
 
 def eval_step(model: Objective, *, dtype: DTypeLike | None, layout: MeshLayout | None = None) -> Callable[..., Loss]:

@@ -4,13 +4,12 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.checkpoint import Checkpointer, Restored, flatten
+from dovetail.checkpoint import Checkpointer, Recovered, Restored, Tiers, flatten
 from dovetail.config import ConfigError
 from dovetail.module import Objective, merged, run_specs, specs
 from dovetail.optim import by_path
@@ -27,6 +26,7 @@ from ._initial import (
     sources_of,
 )
 from ._program import Program
+from ._record import checkpoints_in
 from ._step import TrainState
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def load_trained(cfg: "Trainer.Config", *, step: int | None = None) -> Trained:
     places |= (kept := parameters_at(state, "run_state"))
     missing = () if cfg.save_frozen else constants
     places = {path: place for path, place in places.items() if path not in missing}
-    directory = str(Path(cfg.directory) / "checkpoints")
+    directory = checkpoints_in(cfg)
     with phase("restoring the checkpoint"), Checkpointer.Config(directory=directory).build() as checkpointer:
         newest = checkpointer.latest() if step is None else step
         stored = {} if newest is None else checkpointer.leaves(newest)
@@ -119,7 +119,7 @@ def save_initial(cfg: "Trainer.Config", files: Mapping[str, bytes]) -> Saved:
 
     step = jnp.zeros((), jnp.int32, device=program.devices.everywhere)
     kept = {"step": step, "params": tree(state.params), "run_state": tree(state.run_state)}
-    directory = str(Path(cfg.directory) / "checkpoints")
+    directory = checkpoints_in(cfg)
     with phase("saving"), Checkpointer.Config(directory=directory).build() as checkpointer:
         checkpointer.save(0, kept, config=cfg.set(init_from=None), files=files)
     dtypes = ", ".join(sorted({leaf.dtype for leaf in stored.values()}))
@@ -136,16 +136,28 @@ def to_save(program: Program, state: TrainState) -> TrainState:
     return state if program.cfg.save_frozen else _with_params(state, _without_constants(program, state.params))
 
 
-def restore_state(program: Program, checkpointer: Checkpointer) -> tuple[Restored, TrainState]:
-    """Restores the newest checkpoint of a run; what is not in it is taken from where the run took it."""
-    restored = checkpointer.restore(to_save(program, program.abstract_state()))
+def restore_state(program: Program, checkpointer: Checkpointer, step: int | None = None) -> tuple[Restored, TrainState]:
+    """Restores the newest checkpoint of a run (or `step`); what is not in it is taken from where the run took it."""
+    restored = checkpointer.restore(to_save(program, program.abstract_state()), step)
+    return restored, _completed(program, restored.state)
+
+
+def recover_state(program: Program, tiers: Tiers) -> Recovered | None:
+    """Returns the newest good state of a run, wherever it is; what is not kept is taken from where the run took it."""
+    recovered = tiers.recover(to_save(program, program.abstract_state()))
+    if recovered is None:
+        return None
+    return dataclasses.replace(recovered, state=_completed(program, recovered.state))
+
+
+def _completed(program: Program, state: TrainState) -> TrainState:
     missing = () if program.cfg.save_frozen else constants_of(program)
     if not missing:
-        return restored, restored.state
+        return state
     tree = specs(program.model)
-    parts = jax.tree.structure(tree).flatten_up_to(restored.state.params)
+    parts = jax.tree.structure(tree).flatten_up_to(state.params)
     found = dict(zip(by_path(tree), parts, strict=True)) | initial_values(program, program.cfg, missing)
-    return restored, _with_params(restored.state, _filled(program, found))
+    return _with_params(state, _filled(program, found))
 
 
 def _without_constants(program: Program, params: Any) -> Any:

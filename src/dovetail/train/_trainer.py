@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from dovetail.checkpoint import Checkpointer, CheckpointError, meet
+from dovetail.checkpoint import Checkpointer, CheckpointError, LeaseError, Tiers, meet
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.data import BatchSpec, DataError, Input
 from dovetail.hardware import MeshRule
@@ -21,27 +21,34 @@ from dovetail.module import Objective, merged
 from dovetail.nn import RematPolicy
 from dovetail.optim import Learner, Schedule
 from dovetail.parallel import Mesh, is_first, together
-from dovetail.progress import phase
+from dovetail.progress import Status, advanced, begun, failed, phase
 
 from ._batch import largest
+from ._errors import HardwareError, TrainingError
 from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
 from ._fields import check_bounds
+from ._goodput import Goodput
+from ._guarded import Guarded
+from ._hardware_check import Checker, HardwareCheck
 from ._initial import InitFrom, check_init_from, initial_state
-from ._meter import Meter, peak_of
+from ._keep_best import check_keep_best, warn_if_missing
+from ._left_out import number_of_batches, summary
+from ._meter import Meter, Peak, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
-from ._processes import asked_to_stop
+from ._outside import Outside, told
+from ._processes import asked_to_stop, steps_lost
+from ._profile import Profile
 from ._program import Program
-from ._record import changes_since, make_directory, write_record
+from ._record import changes_since, check_directory, checkpoints_in, make_directory, write_record
+from ._rollback import Bad, check_number, go_back, leave_out, seen
 from ._size import size_of
+from ._spikes import Spikes
 from ._step import TrainState
-from ._trained import has_only_weights, restore_state, to_save
+from ._trained import has_only_weights, recover_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
+_NOTHING: Any = None
 _AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
-
-
-class TrainingError(RuntimeError):
-    """A run cannot go on; the message says why, and what is left."""
 
 
 @dataclasses.dataclass
@@ -52,6 +59,8 @@ class _Run:
     batches: Any
     first: int  # The step it goes on after.
     checkpointer: Checkpointer
+    tiers: Tiers
+    source: str = ""  # Where its state is from, unless that is the store.
     meter: Meter = dataclasses.field(init=False)  # Set when there is something to do.
     step: int = dataclasses.field(init=False)  # Made so far.
     saved: int = dataclasses.field(init=False)
@@ -59,6 +68,7 @@ class _Run:
     taken: int = 0  # Batches.
     # Metrics on the way to the host, with their step and what their batch was.
     pending: deque[tuple[int, BatchSpec, Any]] = dataclasses.field(default_factory=deque)
+    bad: Bad | None = None  # A step to go back for.
 
     def __post_init__(self) -> None:
         self.step = self.saved = self.first
@@ -82,7 +92,8 @@ class Trainer(Component):
         loss_scales: Mapping[str, Schedule.Config | float] = {}  # Of auxiliary losses, by patterns of their paths.
         steps: int = REQUIRED
         directory: str = REQUIRED
-        checkpoint: Checkpointer.Config = Checkpointer.Config()  # Its directory is set by the run.
+        checkpoint: Checkpointer.Config = Checkpointer.Config()  # Its directory: by default, in the run's.
+        tiers: Tiers.Config = Tiers.Config()  # Where else the state is kept, for a faster return after a failure.
         observers: tuple[Observer.Config, ...] = (Terminal.Config(), JsonLines.Config(), TensorBoard.Config())
         num_microbatches: int = 1
         compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -93,15 +104,20 @@ class Trainer(Component):
         seed: int = 0
         log_every: int = 10
         save_every: int = 500
+        profile: Profile = Profile()
+        status: Status = Status()
         save_frozen: bool = False  # Whether checkpoints have parameters that never change; else from where they were.
-        max_bad_steps: int = 20  # In a row with a loss that is not finite, before the run ends.
+        max_bad_steps: int = 20  # In a row with a loss that is not finite, or a spike, before the run ends.
+        spikes: Spikes.Config | None = None  # Which losses are taken for bad ones, and what is done about them.
+
+        hardware_check: HardwareCheck | None = None  # How often a run looks for hardware that computes wrongly.
 
         # When a run is resumed, these may change: they say when and where things happen, not what is trained. A change
         # of anything else makes another run of it, unless a config inside says the same of its own fields.
         may_change: ClassVar[frozenset[str]] = frozenset(
             (
-                *("evaluators", "steps", "directory", "checkpoint", "observers", "log_every", "save_every"),
-                "max_bad_steps",
+                *("evaluators", "steps", "directory", "checkpoint", "tiers", "observers", "log_every", "save_every"),
+                *("max_bad_steps", "hardware_check", "profile", "status"),
                 *("num_microbatches", "remat", "mesh", "mesh_rules", "compiler_options"),
             )
         )
@@ -119,14 +135,20 @@ class Trainer(Component):
         for name in ("steps", "log_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
                 raise ConfigError(f"{name} is {getattr(cfg, name)}, expected at least 1.")
+        check_directory(cfg.directory)
         self.input: Input = cfg.input.build(path="input", files=files)
         self._program = Program(cfg)
         self.model, self.learner = self._program.model, self._program.learner
         self._program.check_input("input", cfg.input)
         check_bounds(cfg.model, self.input, "input")
         self.evaluators = evaluators_of(self._program, self.input.files())
-        self.observers: list[Observer] = [observer.build() for observer in cfg.observers if is_first()]
+        check_keep_best(cfg)
+        self.observers = [Guarded(observer.build()) for observer in cfg.observers if is_first()]
         self._bad_steps, self._is_recorded = 0, False
+        self.interrupted = False  # Whether `run` ended as it was asked to, before the last step.
+        self._goodput = Goodput()
+        self._outside = Outside(cfg, self.model, self._goodput)
+        self._checker = cfg.hardware_check and Checker(cfg.hardware_check, self._program.devices)
         self._devices = self._program.devices
         self._steps: dict[str, Callable[..., Any]] = {}  # Compiled when there is a batch; by what batches are.
 
@@ -139,108 +161,193 @@ class Trainer(Component):
             # First: what cannot work fails here, before anything is written.
             self._sizes = {spec.text(): size_of(self.cfg, spec) for spec in self._program.batches}
         directory, changes = Path(self.cfg.directory), ""
-        checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=str(directory / "checkpoints")).build()
-        newest = checkpointer.latest()
+        checkpointer: Checkpointer = self.cfg.checkpoint.set(directory=checkpoints_in(self.cfg)).build()
+        tiers: Tiers = self.cfg.tiers.build(store=checkpointer, run=str(directory.absolute()))
+        newest = tiers.look()
         if newest == 0 and has_only_weights(checkpointer, newest):
             newest = None  # It was imported, and has made no step.
         check_init_from(self._program, self.cfg, self.input.files(), starts=newest is None)
         if newest is not None:
-            changes = together(lambda: changes_since(directory, self.cfg, allow_change=allow_change))
+            changes = together(lambda: changes_since(directory, self.cfg, tiers.config(), allow_change=allow_change))
         if newest is None or newest < self.cfg.steps:
-            together(lambda: make_directory(directory))
+            together(lambda: make_directory(directory, checkpointer.cfg.directory))
             checkpointer.prepare()
-        with checkpointer, _interruptible() as interrupted:
-            run, said = self._started(checkpointer, allow_change)
+        with self._outside.running(), checkpointer, _interruptible() as interrupted:
+            if newest is None or newest < self.cfg.steps:
+                self._outside.open()
+            run, said = self._started(checkpointer, tiers, newest, allow_change)
             if run.first >= self.cfg.steps:
                 _tell(f"Nothing to do: {run.first} of {self.cfg.steps} steps are done.")
                 if changes:
                     _tell(f"This config is not the one that made them:\n{changes}")
                 return run.state
+            self._outside.open()
             size = self._sizes[largest(self._program.batches).text()]
             about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. "
-            peak = peak_of(self._devices.all, self.cfg.compute_dtype)
+            # Only the first process shows it, and to measure one takes a while.
+            peak = peak_of(self._devices.all, self.cfg.compute_dtype) if is_first() else Peak(None, "")
             run.meter = Meter(size.unit, peak)
             about += f"Peak: {peak.text}. "
-            about += f"Going on after step {run.first}." if run.first else f"The run is in {self.cfg.directory}."
-            about += f"\n{said}" if said else ""
+            about += _going_on(run) if run.first else f"The run is in {self.cfg.directory}."
+            about += "".join(f"\n{text}" for text in (tiers.about, said) if text) + told(self._outside.url)
             for observer in self.observers:
                 observer.start(directory, run.first + 1, self.cfg.steps, about)
             try:
                 if changes:
                     self._say(run.first, "changes of the config", changes)
                 self._loop(run, interrupted)
+                with self._goodput.spent("checkpoint"):
+                    self._settle(run)
+                    tiers.close()
+                    if run.step >= self.cfg.steps:
+                        tiers.finish()
+                self._say_goodput(run.step)
             except BaseException as e:
-                self._rescue(run, e)
+                failed(e)
+                with self._goodput.spent("checkpoint"):
+                    self._rescue(run, e)
                 raise
             finally:
                 for observer in self.observers:
                     observer.stop()
-            checkpointer.wait()
+            self._outside.end = "stopped" if interrupted else "done"
         if interrupted:
+            self.interrupted = True
             where = f"after step {run.step}, which is saved" if run.step else "before the first step"
             _tell(f"Stopped {where}. To go on, run the same command again.")
         elif run.step < self.cfg.steps:
             _tell(f"The input has data for {run.step} steps, not {self.cfg.steps}: the run ends there, and is saved.")
         return run.state
 
-    def _started(self, checkpointer: Checkpointer, allow_change: bool) -> tuple[_Run, str]:
+    def _settle(self, run: _Run) -> None:
+        """Waits until the last step is saved; if that fails, it is tried again, as often as saves may fail."""
+        for left in reversed(range(self.cfg.checkpoint.max_failed_saves)):
+            try:
+                run.checkpointer.wait()
+                return
+            except CheckpointError as e:
+                if not left or isinstance(e, LeaseError):
+                    raise
+                self._save(run)
+
+    def _started(
+        self, checkpointer: Checkpointer, tiers: Tiers, newest: int | None, allow_change: bool
+    ) -> tuple[_Run, str]:
         """Returns the run as it starts or goes on, and what there is to say about that."""
         batches, program = self._devices.batches(self.input), self._program
-        newest, cfg = checkpointer.latest(), self.cfg
-        if newest == 0 and has_only_weights(checkpointer, newest):
-            cfg, newest = cfg if cfg.init_from else cfg.set(init_from=InitFrom(path=cfg.directory)), None
-        if newest is None:
-            with phase("initialising the parameters"):
-                state, said = initial_state(program, cfg, self.input.files())
-            return _Run(state, batches, 0, checkpointer), said
-        with phase("restoring the last checkpoint"):
-            restored, state = restore_state(program, checkpointer)
+        recovered = None
+        if newest is not None:
+            with phase("restoring the last checkpoint"):
+                recovered = recover_state(program, tiers)
+        if recovered is None:
+            state, said = self._first_state(checkpointer)
+            return _Run(state, batches, 0, checkpointer, tiers), said
         said = "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
         try:
-            batches.set_state(restored.data_state)
+            batches.set_state(*recovered.positions)
         except DataError as e:
             if not allow_change:
                 raise
             said = f"{said}\nThe data is read from its start: {e}".lstrip()
-        return _Run(state, batches, restored.step, checkpointer), said
+        if batches.left_out:
+            said = f"{said}\n{summary(batches.left_out)}".lstrip()
+        return _Run(recovered.state, batches, recovered.step, checkpointer, tiers, recovered.source), said
+
+    def _first_state(self, checkpointer: Checkpointer) -> tuple[TrainState, str]:
+        """Returns the state before the first step, and what there is to say about it."""
+        cfg = self.cfg
+        if checkpointer.latest() == 0 and not cfg.init_from:  # It was imported.
+            cfg = cfg.set(init_from=InitFrom(path=cfg.directory))
+        with phase("initialising the parameters"):
+            return initial_state(self._program, cfg, self.input.files())
 
     def _loop(self, run: _Run, interrupted: list[bool]) -> None:
-        cfg = self.cfg
-        while run.step < cfg.steps and not interrupted:
-            batch = next(run.batches, None)
-            if batch is None:
-                break
-            run.taken += 1
-            self._make_step(run, batch)
-            if asked_to_stop(run.step):
-                interrupted.append(True)
-            saves_now = run.step % cfg.save_every == 0
-            due = [evaluator for evaluator in self.evaluators if evaluator.is_due(run.step)]
-            while run.pending and (saves_now or due or len(run.pending) > _AHEAD):
-                self._report(*run.pending.popleft(), run.meter)  # All of them, before the meter starts anew.
-            if saves_now:
-                self._save(run)
-            self._evaluate(run, due)
+        self._goodput.becomes("step")
+        self._goodput.resumes(run.first)
+        self._advance(run, interrupted)
+        while run.bad is not None:
+            self._go_back(run, run.bad)
+            self._advance(run, interrupted)
         if not run.step and not interrupted:
             raise DataError("input: has no data for a single step.")
-        while run.pending:
-            self._report(*run.pending.popleft(), run.meter)
         if run.saved < run.step:
             self._save(run)
         if run.taken:
             self._evaluate(run, [each for each in self.evaluators if run.evaluated.get(each.name) != run.step])
+        if left_out := run.batches.left_out:
+            self._say(run.step, "summary of rollbacks", summary(left_out))
 
-    def _make_step(self, run: _Run, batch: Any) -> None:
+    def _advance(self, run: _Run, interrupted: list[bool]) -> None:
+        """Makes steps until the end, or until one is bad enough to go back."""
+        cfg = self.cfg
+        while run.step < cfg.steps and not interrupted:
+            checked = self._checker if self._checker and self._checker.is_due(run.step + 1) else None
+            with self._outside.data_wait.around(run.pending[-1][2]["total_loss"] if run.pending else None):
+                batch = checked.batch(run.batches, run.step + 1) if checked else next(run.batches, None)
+            if batch is None:
+                break
+            run.taken += 1
+            run.checkpointer.raise_if_lost()
+            self._make_step(run, batch, checked)
+            if asked_to_stop(run.step):
+                interrupted.append(True)
+            saves_now, keeps_now = run.step % cfg.save_every == 0, run.tiers.is_due(run.step)
+            due = [evaluator for evaluator in self.evaluators if evaluator.is_due(run.step)]
+            while run.pending and (saves_now or keeps_now or due or len(run.pending) > _AHEAD):
+                self._report(run)  # All of them, before the meter starts anew.
+            if run.bad is not None:
+                return
+            if keeps_now:
+                self._keep(run)
+            if saves_now:
+                self._save(run)
+            self._evaluate(run, due)
+        while run.pending:
+            self._report(run)
+
+    def _go_back(self, run: _Run, bad: Bad) -> None:
+        """Goes back to before a bad step, and in the data to after its batch."""
+        with self._goodput.spent("lost_work"):
+            check_number(bad, run.batches.left_out, self.cfg.spikes)
+            number, run.state = run.batches.number - (run.step - bad.step), _NOTHING  # Room for the one to come.
+            run.pending.clear()
+
+            def start() -> TrainState:
+                before, run.batches = run.batches.left_out, self._devices.batches(self.input)
+                run.batches.left_out = before
+                return self._first_state(run.checkpointer)[0]
+
+            place = go_back(bad, self._program, run.checkpointer, start, self.cfg.save_every)
+            run.tiers.restart()
+            found = leave_out(bad, place, run.batches, number)
+        run.state, run.bad, run.taken, self._bad_steps = place.state, None, 0, 0
+        run.first = run.step = run.saved = place.step
+        self._goodput.resumes(place.step)
+        run.evaluated = {name: step for name, step in run.evaluated.items() if step <= place.step}
+        run.meter.restart()
+        self._say(bad.step, "rollback", found.text())
+
+    def _make_step(self, run: _Run, batch: Any, checked: Checker | None) -> None:
         if not self._steps:
             # All that there will be, so that none has to be compiled in the middle of a run.
-            for spec in self._program.batches:
-                self._steps[spec.text()] = self._program.compiled(run.state, spec)
+            with self._goodput.spent("compile"):
+                for spec in self._program.batches:
+                    self._steps[spec.text()] = self._program.compiled(run.state, spec)
+                    if self._checker:
+                        self._checker.check_room(self._steps[spec.text()], run.state)
             if self._program.was_kept:
                 self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
         spec = run.batches.spec
+        step, profiler = self._steps[spec.text()], self._outside.profiler
+        profiler.before(run.step + 1, run.state)
         with run.meter.device():
-            run.state, metrics = self._steps[spec.text()](run.state, batch)
+            if checked:
+                run.state, metrics = checked.step(step, run.state, batch, run.step + 1)
+            else:
+                run.state, metrics, *_ = step(run.state, batch)
         run.step += 1
+        begun(run.step)
+        profiler.after(run.step, run.state, step)
         run.pending.append((run.step, spec, metrics))
         if run.taken == 1 and self._program.fallbacks:
             about = "\n".join(map(str, self._program.fallbacks))
@@ -248,7 +355,7 @@ class Trainer(Component):
 
     def _rescue(self, run: _Run, error: BaseException) -> None:
         """Saves the last step before an error ends the run, if the state is whole and good."""
-        if run.step == run.saved or isinstance(error, CheckpointError):
+        if run.step == run.saved or isinstance(error, CheckpointError | HardwareError):
             return
         try:
             if not self._is_good(run):
@@ -263,53 +370,93 @@ class Trainer(Component):
 
     def _is_good(self, run: _Run) -> bool:
         """Whether the state is that of the last step, none of it was given away, and the losses so far are finite."""
+        if run.bad is not None:
+            return False
         whole = not any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state))
         if not whole or run.taken != run.step - run.first or self._bad_steps:
             return False
         jax.block_until_ready(run.state)
         return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics in run.pending)
 
-    def _report(self, step: int, spec: BatchSpec, metrics: Any, meter: Meter) -> None:
+    def _report(self, run: _Run) -> None:
+        (step, spec, metrics), meter = run.pending.popleft(), run.meter
+        if run.bad is not None:  # What came after a bad step does not count.
+            return
         with meter.device():
             loss, units = (float(metrics[name]) for name in ("total_loss", f"{spec.unit}s"))
+        advanced(step, self.cfg.steps, meter.waited)
         meter.add(units, self._sizes[spec.text()].flops_per_unit)
         if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
             write_record(Path(self.cfg.directory), self.cfg)
         self._is_recorded = True
         self._bad_steps = 0 if math.isfinite(loss) else self._bad_steps + 1
-        if self._bad_steps == self.cfg.max_bad_steps:
+        if self.cfg.spikes is not None:
+            run.bad = seen(self.cfg.spikes, step, metrics, self._say)
+            self._bad_steps = int(metrics["spike/streak"])
+        if run.bad is None and self._bad_steps >= self.cfg.max_bad_steps:
+            what = "was not finite" if self.cfg.spikes is None else "was not finite, or far above the usual one"
             raise TrainingError(
-                f"the loss of the last {self._bad_steps} steps, up to step {step}, was not finite ({loss}).\n"
+                f"the loss of the last {self._bad_steps} steps, up to step {step}, {what} ({loss}).\n"
                 "  Lower the learning rate or clip_norm, or look for what is wrong in the data. The last checkpoint is "
                 f"in {self.cfg.directory}."
             )
         if step % self.cfg.log_every == 0 or step in (1, self.cfg.steps):
             values = {name: float(value) for name, value in metrics.items()} | meter.read()
+            if self.cfg.spikes is not None:
+                left_out = run.batches.left_out
+                values |= {"rollbacks": len(left_out), "batches_left_out": number_of_batches(left_out)}
+            values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
 
     def _save(self, run: _Run) -> None:
-        position, files, state = run.batches.get_state(), self.input.files(), to_save(self._program, run.state)
-        run.checkpointer.save(run.step, state, data_state=position, config=self.cfg, files=files)
+        with self._goodput.spent("checkpoint"):
+            if self._checker:
+                self._checker.replicas(run.state, run.step)
+            position, files, state = run.batches.get_state(), self.input.files(), to_save(self._program, run.state)
+            run.checkpointer.save(run.step, state, data_state=position, config=self.cfg, files=files)
         run.saved = run.step
         run.meter.restart()
+
+    def _keep(self, run: _Run) -> None:
+        """Keeps the step for a return after a failure; the store gets what is to last."""
+        with self._goodput.spent("checkpoint"):
+            state = to_save(self._program, run.state)
+            run.tiers.keep(run.step, state, position=run.batches.own_state(), config=self.cfg)
 
     def _evaluate(self, run: _Run, evaluators: list[Evaluator]) -> None:
         if not evaluators:
             return
         params = self.learner.published(run.state.params, run.state.learner)
         at = Evaluated(run.step, merged(params, run.state.run_state))
-        for found in findings(evaluators, at):
-            for observer in self.observers if found.metrics else ():
-                observer.metrics(run.step, found.metrics)
-            for name, text in found.texts.items():
-                self._say(run.step, name, text)
+        with self._goodput.spent("evaluation"):
+            for evaluator, found in zip(evaluators, findings(evaluators, at), strict=True):
+                run.checkpointer.report(run.step, found.metrics)
+                warn_if_missing(self.cfg, evaluator.name, found.metrics)
+                for observer in self.observers if found.metrics else ():
+                    observer.metrics(run.step, found.metrics)
+                for name, text in found.texts.items():
+                    self._say(run.step, name, text)
         run.evaluated |= {evaluator.name: run.step for evaluator in evaluators}
         run.meter.restart()
+
+    def _say_goodput(self, step: int) -> None:
+        if self.observers:
+            shares, text = self._outside.shares()
+            for observer in self.observers:
+                observer.metrics(step, shares)
+            self._say(step, "goodput", text)
 
     def _say(self, step: int, name: str, text: str) -> None:
         for observer in self.observers:
             observer.text(step, name, text)
+
+
+def _going_on(run: _Run) -> str:
+    """Says what a run goes on from."""
+    lost = steps_lost(run.first)
+    text = f", from {run.source}" if run.source else ""
+    return f"Going on after step {run.first}{text}." + (f" Steps lost: at least {lost}." if lost else "")
 
 
 def _tell(text: str) -> None:
