@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv compilers test compiled test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding chaos bench clean
 
 help: ## list the targets
@@ -30,11 +30,10 @@ compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs,
 	@touch $@
 
 test: venv ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not slow"
 
-compiled: venv ## compile experts, states and a large layer for TPUs and GPUs, which takes long
-	$(BIN)/python -m pytest -n 2 -m slow tests/contracts/test_compilers.py tests/plan/test_serving.py \
-		-k "compiler_for and (deepseek-v3-tiny or hybrid-tiny) or ragged_kernel"
+long: venv ## run the tests that take long and protect a promise on each change
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 test-all: venv ## run the tests, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal

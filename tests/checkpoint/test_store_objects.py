@@ -28,6 +28,7 @@ def test_errors_that_pass_are_tried_again(bucket, proxy, fault):
     assert_identical(checkpointer.restore(abstract(small_state()), 3).state, small_state(3))
 
 
+@pytest.mark.long  # A transfer that stands still is broken off after 20 s.
 def test_a_step_whose_mark_was_written_but_not_acknowledged_is_saved(bucket, proxy):
     checkpointer = save_steps(bucket, 1)
     proxy.times(1, "lost", "finished/step_2")
@@ -36,7 +37,8 @@ def test_a_step_whose_mark_was_written_but_not_acknowledged_is_saved(bucket, pro
     assert checkpointer.steps() == [1, 2]
 
 
-@pytest.mark.parametrize("part", ["/arrays/", pytest.param("finished/step_2.json", marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["/arrays/", "finished/step_2.json"])
 def test_a_store_that_stalls_ends_the_save_within_a_time_and_the_next_one_is_made(bucket, proxy, monkeypatch, part):
     checkpointer = save_steps(bucket, 1, request_seconds=1.0)
     proxy.fault = lambda method, path: "stall" if part in path and method == "PUT" else None

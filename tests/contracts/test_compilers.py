@@ -18,7 +18,7 @@ from support import compilers
 FAMILIES = {entry.family: name for name, entry in RECIPES.items() if entry.recipe != "pretrain"}
 TPUS = ("tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8", "tpu-v4-16")
 # Dense layers in a loop, latent attention with experts, and a pattern of layers with states.
-# The first is in `make test`; the others take a compiler up to half a minute each, and `make compiled` has them.
+# The first is in `make test`; the others take a compiler up to half a minute each, and `make long` has them.
 STRUCTURES = ("llama3-tiny", "deepseek-v3-tiny", "hybrid-tiny")
 
 _CODE = """
@@ -51,7 +51,8 @@ def test_every_family_has_a_small_recipe():
 
 
 def _case(name, *more):
-    return pytest.param(name, *more, marks=[] if name == STRUCTURES[0] else pytest.mark.slow)
+    mark = pytest.mark.long if name in STRUCTURES else pytest.mark.slow
+    return pytest.param(name, *more, marks=[] if name == STRUCTURES[0] else mark)
 
 
 @pytest.mark.parametrize("name, on", [_case(name, TPUS[i % len(TPUS)]) for i, name in enumerate(FAMILIES.values())])

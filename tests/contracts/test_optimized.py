@@ -8,6 +8,8 @@ import pytest
 
 from support import optimized
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def report():

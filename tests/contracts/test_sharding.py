@@ -89,6 +89,7 @@ assert error <= allowed_error(*case), (error, where)
 """
 
 
+@pytest.mark.long
 def test_ring_attention_compiled_as_users_compile_it_meets_all_its_devices():
     """Collectives of one channel met each other here, and the process was aborted."""
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -40,6 +40,7 @@ def unbroken(tmp_path_factory) -> dict[str, str]:
     return last_step(cfg)
 
 
+@pytest.mark.long
 def test_a_sharded_run_whose_host_is_lost_goes_on_from_the_copy_of_its_neighbour(unbroken, tmp_path):
     async def lose_a_host(launched: Launched) -> None:
         _, file = await launched.told(start=1, rank=1)

@@ -110,7 +110,7 @@ def report_of(platform, name, on, changes, **sizes):
     return json.loads(compilers.run(platform, _CODE, given).splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_large_layer_on_tpus_is_read_at_the_speed_of_memory_by_the_ragged_kernel():
     found = report_of("tpu", "llama2-7b", "tpu-v5p-8", ["model.stack.num_layers=1"], page=64)
     decode, prefill = found["steps"]

@@ -17,7 +17,7 @@ INDEX = re.compile(
 MACHINE = re.compile(rf"(?<![\w.:/-])(?:{re.escape(str(ROOT))}\b|/(?:home|Users)/\w+/|/root/\w)")
 LOCK = re.compile(r".*\.lock|pylock\..*toml|package-lock\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml")
 TESTS = Path(__file__).parents[1]
-SLOW = re.compile(r"\bmark[.]slow\b")
+LONG, SLOW = re.compile(r"\bmark[.]long\b"), re.compile(r"\bmark[.]slow\b")
 
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 
@@ -59,15 +59,17 @@ def test_constraints_are_names_and_versions_only():
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 
 
-def test_what_the_usual_tests_leave_out_is_in_the_table_of_contributing():
-    marked = {str(file.relative_to(ROOT)) for file in TESTS.rglob("*.py") if SLOW.search(file.read_text("utf-8"))}
-    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("\n") if line.startswith("| `tests/")]
-    assert {name for row in rows for name in re.findall(r"`(tests/[\w/]+\.py)`", row)} == marked
+@pytest.mark.parametrize("mark, table", [(LONG, "| Only in `make long` and"), (SLOW, "| Only in `make test-all` |")])
+def test_what_the_usual_tests_leave_out_is_in_a_table_of_contributing(mark: re.Pattern[str], table: str):
+    marked = {str(file.relative_to(ROOT)) for file in TESTS.rglob("*.py") if mark.search(file.read_text("utf-8"))}
+    rows = (ROOT / "CONTRIBUTING.md").read_text("utf-8").split(table)[1].split("\n\n")[0]
+    assert set(re.findall(r"`(tests/[\w/]+\.py)`", rows)) == marked
 
 
 @pytest.mark.parametrize(
     "pattern, text",
     [
+        (LONG, "@pytest.mark" + ".long"),
         (SLOW, "@pytest.mark" + ".slow"),
         (INDEX, "see https://py" + "pi.org/project/jax"),
         (INDEX, "--extra-" + "index-url x"),

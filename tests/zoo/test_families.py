@@ -25,6 +25,10 @@ SRC = Path(dovetail.__file__).parent
 HOME = SRC / "zoo" / "families"
 FAMILIES = sorted({entry.family for entry in RECIPES.values()})
 TINY = [name for name in RECIPES if name.endswith("-tiny")]
+# Those whose layers are made of what others have as well.
+ALIKE = ("bamba", "command-r", "deepseek-v2", "gemma", "gemma2", "gpt-neox", "granite", "mistral", "mixtral", "olmo2")
+ALIKE += ("olmo3", "olmoe", "phi3", "qwen2.5", "qwen3", "smollm3", "starcoder2")
+EACH = [pytest.param(name, marks=[pytest.mark.long] if name.removesuffix("-tiny") in ALIKE else []) for name in TINY]
 
 
 def test_every_family_has_a_small_model_that_trains_at_once():
@@ -53,7 +57,7 @@ def _code(file: Path) -> str:
     return " ".join(t.string for t in read if t.type in (tokenize.NAME, tokenize.STRING) and '"""' not in t.string)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", EACH)
 def test_a_small_model_learns(name):
     cfg = recipe(name)
     built = cfg.model.build()
@@ -69,7 +73,7 @@ def test_a_small_model_learns(name):
     pytest.fail(f"the loss does not fall: {losses}")
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", EACH)
 def test_what_a_small_model_writes_is_most_likely_by_the_whole_sequence_with_its_layers_unrolled(name):
     """Generation with scanned layers, against one call for all tokens with a program for each layer."""
     scanned = model(name).set(predictions=()).build()

@@ -17,6 +17,9 @@ PLAIN, ODD, OLD = "0", "2", "3"  # As published ones are; with odd shapes; with 
 # Those whose tables have much in common with that of another.
 ALIKE = ("bamba", "deepseek_v2", "gemma", "granite", "mistral", "mixtral", "olmo2", "olmoe", "qwen2", "smollm3")
 
+# One with each kind of layer: those that `make test` has.
+USUAL = ("deepseek_v3", "gemma3_text", "gpt2", "gpt_oss", "llama", "mamba2", "qwen3_next")
+
 
 def check(family: str, number: str, directory: Path) -> None:
     case = ours.cases(GOLDEN / f"{family}.npz")[number]
@@ -33,7 +36,14 @@ def test_there_are_golden_files_of_every_family():
     assert sorted(family.model_type for family in families()) == FAMILIES
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ALIKE])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[] if family in USUAL else pytest.mark.long)
+        for family in FAMILIES
+        if family not in ALIKE
+    ],
+)
 def test_odd_shapes_agree(family, tmp_path):
     check(family, ODD, tmp_path)
 
