@@ -6,6 +6,8 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv compilers test long test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding chaos bench clean

@@ -165,6 +165,13 @@ def _unknown_targets(block: Block) -> list[str]:
     return [name for name in re.findall(r"\bmake +([a-z][\w-]*)", commands) if name not in targets]
 
 
+def set_environment() -> None:
+    """Sets JAX up as pages have it: what they show does not depend on the shell from which they are run."""
+    for name in [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]:
+        del os.environ[name]
+    os.environ.update({"JAX_PLATFORMS": "cpu", **fast_compile.VARIABLES})
+
+
 def main(argv: Sequence[str]) -> int:
     """run_docs.py [--update] [PAGE ...]"""
     parser = argparse.ArgumentParser(prog="run_docs.py", description="Execute the Markdown pages.")
@@ -177,9 +184,7 @@ def main(argv: Sequence[str]) -> int:
         command = [sys.executable, __file__, *["--update"] * args.update]
         chosen = args.pages or [os.path.relpath(page) for page in pages()]
         return 1 if [page for page in chosen if subprocess.run([*command, page]).returncode] else 0
-    for name in [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]:
-        del os.environ[name]  # What a page shows does not depend on the shell it was run from.
-    os.environ.update({"JAX_PLATFORMS": "cpu", **fast_compile.VARIABLES})
+    set_environment()
     warnings.simplefilter("error")
     failures = run_page(args.pages[0], update=args.update)
     print(*failures, sep="\n\n", end="\n" if failures else "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features that users wrote, a file each in `examples/`: they train, decode, scan and shard as the models they change.
 
-Each is tried on one kind of model and on one mesh; slow tests try it on all of them.
+Each is tried on one kind of model and on one mesh, most of them in long tests; slow tests try all on all of them.
 """
 
 import math
@@ -62,6 +62,9 @@ DECODES = {
     "ngpt": "moe",
     "mixture_of_depths": "dense",
 }
+# Of each kind of mesh one in `make test`; the others are long.
+OFTEN = ("shared_kv", "annealed_loss", "token_reward")
+SOME_ON_A_MESH = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.long) for each in FEATURES]
 EXAMPLES = Path(dpo.__file__).parent
 ALL = [(feature, kind) for feature in FEATURES for kind in KINDS]
 LENGTH = 7
@@ -76,7 +79,7 @@ def learns(reports) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", SOME_ON_A_MESH)
 def test_it_trains_on_a_mesh_unrolled_as_it_would_on_one_device_by_a_scan(feature, tmp_path):
     kind, mesh = SAMPLE[feature]
     cfg = applied(feature, kind)

@@ -4,7 +4,10 @@
 All other tests turn most of them off, because programs compile faster without.
 """
 
+import json
+
 import pytest
+from filelock import FileLock
 
 from support import optimized
 
@@ -12,8 +15,15 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def report():
-    return optimized.report()
+def report(tmp_path_factory, worker_id):
+    """Made once, whichever process of pytest needs it first: it takes a minute."""
+    if worker_id == "master":
+        return optimized.report()
+    file = tmp_path_factory.getbasetemp().parent / "optimized.json"
+    with FileLock(file.with_suffix(".lock")):
+        if not file.exists():
+            file.write_text(json.dumps(optimized.report()))
+        return json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("name", optimized.NAMES)

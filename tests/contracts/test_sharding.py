@@ -53,7 +53,7 @@ def test_a_mesh_changes_nothing_but_the_order_of_sums(kind, mesh, variant):
 SEED = int(os.environ.get("SHARDING_SEED", "8"))
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_a_random_case_changes_nothing_but_the_order_of_sums(number):
     case = draw(SEED, number)
     error, allowed, where = case.error()

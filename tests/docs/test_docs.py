@@ -3,12 +3,15 @@
 
 import doctest
 import importlib
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import page_server
 import run_docs
 
 SRC = run_docs.ROOT / "src"
@@ -21,12 +24,23 @@ MODULES = sorted(
 )
 
 
+@pytest.fixture(scope="module")
+def server():
+    """A process that forks one for each page."""
+    command = [sys.executable, page_server.__file__]
+    with subprocess.Popen(command, cwd=run_docs.ROOT, stdin=-1, stdout=-1, text=True, env=os.environ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_page_shows_what_happens(page: Path):
-    command = [sys.executable, run_docs.__file__, str(page)]
-    result = subprocess.run(command, cwd=run_docs.ROOT, capture_output=True, text=True)
-    if result.returncode:
-        pytest.fail(result.stdout + result.stderr, pytrace=False)
+def test_page_shows_what_happens(page: Path, server):
+    server.stdin.write(f"{page}\n")
+    server.stdin.flush()
+    result = json.loads(server.stdout.readline())
+    if result["code"]:
+        pytest.fail(result["output"], pytrace=False)
 
 
 @pytest.mark.parametrize("name", MODULES)

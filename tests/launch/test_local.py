@@ -67,6 +67,7 @@ def unbroken(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_ends_with_the_bits_of_the_unbroken_one(unbroken, tmp_path):
     with launched(tmp_path, "--processes", "2", steps=40) as process:
         until(lambda: len(checkpoints(tmp_path)) > 1, process)
@@ -89,6 +90,7 @@ def losses(directory: Path) -> dict[int, float]:
     return {each["step"]: each["loss"] for each in records if "loss" in each}
 
 
+@pytest.mark.long
 def test_losses_are_those_of_one_process(unbroken, tmp_path):
     (tmp_path / "control").mkdir()
     where = [f"directory={tmp_path / 'run'}", f"input.control={tmp_path / 'control'}"]

@@ -54,7 +54,11 @@ def requests(seed, count):
 
 @pytest.mark.parametrize(
     "name, weights, kv",
-    [*((name, "int8", "int8") for name in DEFAULT), ("llama3-tiny", "int4", None)],
+    [
+        ("qwen3-next-tiny", "int8", "int8"),
+        ("llama3-tiny", "int4", None),
+        *(pytest.param(name, "int8", "int8", marks=pytest.mark.long) for name in DEFAULT[:2]),
+    ],
 )
 def test_greedy_answers_are_those_of_the_same_model_without_an_engine(name, weights, kv):
     run, wanted = trained(name), requests(len(name), 5)

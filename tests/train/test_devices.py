@@ -106,7 +106,7 @@ def run_together(cfg: Trainer.Config, count: int) -> None:
     "count, text, samples",  # To write a sample, each process compiles another program: one case shows that it can.
     [
         pytest.param(2, "data=2,tensor=2", True, id="2 of 2 devices, rows apart"),
-        pytest.param(2, "tensor=2", False, id="2 of 1 device, rows shared"),
+        pytest.param(2, "tensor=2", False, id="2 of 1 device, rows shared", marks=pytest.mark.long),
         pytest.param(2, "fsdp=2", False, id="2 of 1 device, rows apart", marks=pytest.mark.slow),
         pytest.param(4, "data=2,tensor=2", False, id="4 of 1 device, rows shared", marks=pytest.mark.slow),
     ],
