@@ -90,10 +90,11 @@ def main() -> int:
         rows["dovetail launch, everything on"].append(launched(args.recipe, args.steps, args.on, ["launch"]))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "orbax-checkpoint"))
     print(f"{args.recipe}, {args.rounds} rounds of {args.steps} steps, {platform.machine()}, {versions}")
-    print("| | step, median, ms | beside the bare loop, median of rounds |\n| --- | ---: | ---: |")
+    print("| | step, median, ms | beside the bare loop, median of rounds (least, most) |\n| --- | ---: | ---: |")
     for name, found in rows.items():
-        ratio = statistics.median(a / b for a, b in zip(found, rows["bare loop"], strict=True))
-        print(f"| {name} | {statistics.median(found) * 1e3:.2f} | {ratio:.3f} |")
+        ratios = [a / b for a, b in zip(found, rows["bare loop"], strict=True)]
+        text = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}, {max(ratios):.3f})"
+        print(f"| {name} | {statistics.median(found) * 1e3:.2f} | {text} |")
     return 0
 
 

@@ -18,6 +18,7 @@ from ._view import View
 from ._watch import Watch
 
 TICK = 0.05  # Seconds between two looks at the clock.
+_LOOK = 0.25  # The same while nothing happens: what is said is heard at once, and the devices of a host keep its cores.
 _COLLECT = 0.15  # Seconds after a failure in which others may turn out to have come first.
 _STACKS = 0.15  # Seconds for processes to write their stacks before they are killed.
 _DYING = 3.0  # Seconds for the kernel to end what was killed; who takes longer has an agent that is lost.
@@ -93,13 +94,16 @@ class Generation:
         self, *, stopping: Callable[[], bool], can_grow: Callable[[], bool], show: Callable[[], None]
     ) -> None:
         """Watches the processes until all have ended; one that fails ends them all."""
-        moved = False
+        moved, looked = False, 0.0
         while len(self.codes) < len(self.gang):
-            await self._listen(TICK)
+            await self._listen(_LOOK)
             now = time.monotonic()
             if not moved and self._watch.made:
                 moved = True
                 self._note("moving", step=self._watch.made, seconds=now - self._started)
+            if not self.failures and now - looked < _LOOK:
+                continue
+            looked = now
             self._judge(now)
             if self.failures:
                 await self._end()
