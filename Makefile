@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests skypilot parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding chaos bench clean
 
 help: ## list the targets
@@ -29,6 +29,22 @@ compilers: .venv/compilers/installed ## install the compilers for TPUs and GPUs,
 
 .venv/compilers/installed: .venv/installed constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --target .venv/compilers libtpu jax-cuda12-pjrt jax-cuda12-plugin
+	@touch $@
+
+# In an environment of its own: only one test starts a process for it.
+manifests: .venv/manifests/installed ## install the schemas of Kubernetes, for the tests that need them
+
+.venv/manifests/installed: .venv/installed
+	$(PYTHON) -m venv .venv/manifests
+	env -u PIP_CONSTRAINT .venv/manifests/bin/pip install --quiet kubernetes-validate==1.37.0 \
+		kubeflow-trainer-api==2.3.0 jsonschema==4.26.0 pyyaml==6.0.3
+	@touch $@
+
+skypilot: .venv/skypilot/installed ## install SkyPilot, 330 MB, for the test that has it read tasks
+
+.venv/skypilot/installed: .venv/installed
+	$(PYTHON) -m venv .venv/skypilot
+	env -u PIP_CONSTRAINT .venv/skypilot/bin/pip install --quiet skypilot==0.14.1
 	@touch $@
 
 test: venv ## run the tests
@@ -95,8 +111,9 @@ format: venv ## fix style and formatting where a tool can
 docs: venv ## rewrite the outputs shown in the Markdown pages
 	$(BIN)/python tools/run_docs.py --update
 
-golden: venv ## rewrite the golden configs of the recipes
+golden: venv ## rewrite the golden configs of the recipes, and the golden manifests of launches
 	$(BIN)/python tools/golden.py
+	$(BIN)/python tools/golden_launch.py
 
 sharding: venv ## try 300 random models, meshes and ways to train against one device, for hours
 	$(BIN)/python tools/sharding.py --random 300 --seed 1 --busy 2

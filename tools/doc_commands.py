@@ -118,11 +118,11 @@ def _resolve(args: Any) -> None:
     """Raises if what the arguments name is not there, but for files and runs of the reader's."""
     from dovetail.cli import resolve
     from dovetail.cli._generate import split_writing
+    from dovetail.cli._job import LAUNCHERS
     from dovetail.cli._launch import split_launching
     from dovetail.cli._serve import split_serving
     from dovetail.config import REQUIRED, override
     from dovetail.hardware import hardware
-    from dovetail.launch import Local
     from dovetail.serve import Sampler
     from dovetail.serve.http import Serve
 
@@ -133,7 +133,7 @@ def _resolve(args: Any) -> None:
         override(Sampler.Config(), written)
     if args.command == "launch":
         launched, overrides = split_launching(overrides)
-        override(Local.Config(), launched)
+        override(LAUNCHERS[args.via](), launched)
     if args.command == "serve" or getattr(args, "serve", False):
         served, overrides = split_serving(overrides)
         override(Serve(), served)

@@ -10,11 +10,13 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.hardware import start_devices
+from dovetail.hardware._devices import _of_gang
 from dovetail.parallel import parse_mesh
 
 PROGRAM = """
 import json, os
 from dovetail.hardware import start_devices
+from dovetail.hardware._devices import _of_gang
 from dovetail.parallel import parse_mesh
 start_devices(parse_mesh("data=2,tensor=3"), os.environ)
 import jax
@@ -48,3 +50,18 @@ def test_half_named_processes_are_an_error_that_says_what_is_missing():
     with pytest.raises(ConfigError) as e:
         start_devices(parse_mesh(""), environ)
     assert str(e.value) == "JAX_COORDINATOR_ADDRESS is set, and so must be JAX_NUM_PROCESSES, to a number."
+
+
+def test_what_the_catalogue_says_of_a_process_is_filled_in_when_it_starts():
+    texts = {"ROOT": "{host}:41000", "INDEX": "{rank}", "ALL": "{devices}", "SLICE": "{slice} of {slices}"}
+    told = {"devices": 64, "variables": texts, "together": 2}
+    environ = {"DOVETAIL_WORKER_ENVIRONMENT": json.dumps(told), "JAX_NUM_CPU_DEVICES": "1"}
+    start_devices(parse_mesh(""), environ)
+    assert (environ["ROOT"], environ["INDEX"], environ["ALL"]) == ("localhost:41000", "0", "64")
+    gang = {"JAX_COORDINATOR_ADDRESS": "10.0.0.7:1234", "JAX_PROCESS_ID": "2"}
+    assert _of_gang({**environ, **gang}, 4) == {
+        "ROOT": "10.0.0.7:41000",
+        "INDEX": "2",
+        "ALL": "64,64,64,64",
+        "SLICE": "1 of 2",
+    }

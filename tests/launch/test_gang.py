@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.launch import BAD_HOST, DONE, MISTAKE, RESUMABLE, Supervision
-from dovetail.launch._gang import Failure, Retries, Slot, culprit, members, outcome, size
+from dovetail.launch._gang import Failure, Retries, Slot, culprit, members, outcome, size, whole
 
 RULES = Supervision(max_restarts=50, same_step=3, quarantine_after=3, backoff=1.0, backoff_most=60.0)
 
@@ -45,6 +45,35 @@ def test_members_are_usable_and_those_of_before_keep_their_ranks(names, count, b
     others = set(usable) - {failed}
     if failed in found:  # Only if there is nobody else.
         assert others <= set(found)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.data())
+def test_of_slices_only_whole_ones_are_used_and_a_spare_one_takes_the_place_of_one(hosts, slices, spare, data):
+    names = [str(number) for number in range(hosts * (slices + spare))]
+    away = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=3))
+    slots = [Slot(name, ready=name not in away) for name in names]
+    usable = whole(slots, hosts)
+    there = [n for n in range(slices + spare) if all(str(n * hosts + host) not in away for host in range(hosts))]
+    assert {int(slot.name) // hosts for slot in usable} == set(there)
+    assert len(usable) == hosts * len(there)
+    count = size(len(usable), wanted=hosts * slices, least=1, together=hosts)
+    if not there:
+        assert count is None
+        return
+    assert count is not None
+    assert count % hosts == 0
+    before = names[: hosts * slices]
+    failed = data.draw(st.sampled_from([None, *before[:count]]))
+    found = [int(slot.name) for slot in members(usable, count, before[:count], failed, hosts)]
+    assert len(set(found)) == count
+    for first in range(0, count, hosts):  # Each slice is whole, with its hosts in their order.
+        assert found[first] % hosts == 0
+        assert found[first : first + hosts] == list(range(found[first], found[first] + hosts))
+    if failed is not None and len(there) * hosts > count:  # There is another one.
+        assert int(failed) // hosts not in {number // hosts for number in found}
+    else:
+        kept = [rank for rank in range(count) if str(found[rank]) == before[rank]]
+        assert all(rank in kept for rank in range(count) if rank // hosts in there) or failed is not None
 
 
 def test_a_run_that_moves_on_is_restarted_at_once_and_one_that_does_not_later_and_later():

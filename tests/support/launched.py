@@ -54,7 +54,7 @@ class Launched:
             token="secret",
             view=View(self.out),
         )
-        self._agents: dict[str, asyncio.Task[None]] = {}
+        self._agents: dict[str, asyncio.Task[bool]] = {}
 
     def come(self, slot: str) -> None:
         """Has the agent of a slot come."""

@@ -14,7 +14,8 @@ INDEX = re.compile(
     r"pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|anaconda\.org|file:/{2,3}\w"
     r"|--(?:extra-)?index-url|--find[-]links|PIP_(?:EXTRA_)?INDEX_URL|PIP_FIND[_]LINKS"
 )
-MACHINE = re.compile(rf"(?<![\w.:/-])(?:{re.escape(str(ROOT))}\b|/(?:home|Users)/\w+/|/root/\w)")
+# What each node of GKE has is of no one machine.
+MACHINE = re.compile(rf"(?<![\w.:/-])(?:{re.escape(str(ROOT))}\b|/(?:home|Users)/(?!kubernetes/bin/)\w+/|/root/\w)")
 LOCK = re.compile(r".*\.lock|pylock\..*toml|package-lock\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml")
 TESTS = Path(__file__).parents[1]
 LONG, SLOW = re.compile(r"\bmark[.]long\b"), re.compile(r"\bmark[.]slow\b")

@@ -92,6 +92,23 @@ def own_modules() -> set[str]:
     return {*_files, *_packages, *beside}
 
 
+def own_files() -> dict[Path, list[Path]]:
+    """Returns the files that the user has named, and those beside them that they have imported, by their directory."""
+    found: dict[Path, list[Path]] = {}
+    for path in _files.values():
+        found.setdefault(path.parent, []).append(path)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is not None and name not in _files and _is_beside(name, file):
+            folder = next(each for each in found if Path(file) in {each / tail for tail in _tails(_path_of(name))})
+            found[folder].append(Path(file))
+    return {folder: sorted(set(paths)) for folder, paths in found.items()}
+
+
+def _path_of(name: str) -> Path:
+    return Path(*name.split("."))
+
+
 def _is_beside(name: str, file: str | None) -> bool:
     if file is None:
         return False

@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail launch RECIPE --via local --processes N`: resolve, check, run under a supervisor."""
+"""`dovetail launch RECIPE --via ENGINE`: resolve, check, show, or hand over to what runs it."""
 
 import argparse
+import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 from dovetail.config import ConfigError, override
-from dovetail.launch import Job, Launcher, Local
+from dovetail.launch import Engine, Launcher
 
-from ._resolve import note, resolve
+from ._job import LAUNCHERS, job_for
+from ._resolve import Run, note, resolve
+from ._sweep import add_sweep, sweep
 
-_LAUNCHERS: dict[str, type[Launcher.Config]] = {"local": Local.Config}
 _PREFIX = "launch."
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("--via", choices=sorted(_LAUNCHERS), default="local", help="what starts the processes")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many there are")
-    parser.add_argument("--spares", type=int, metavar="N", help="warm processes that take the place of one that fails")
+    parser.add_argument("--via", choices=sorted(LAUNCHERS), default="local", help="what starts the processes")
+    parser.add_argument("--processes", type=int, metavar="N", help="how many; by default as the hardware has hosts")
+    parser.add_argument("--spares", type=int, metavar="N", help="warm hosts that take the place of one that fails")
     parser.add_argument("--min-processes", type=int, metavar="N", help="with how many it goes on when hosts are lost")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="print exactly what would be submitted, and end")
+    what.add_argument("--check", action="store_true", help="ask the engine whether it would take the job, and end")
+    what.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
+    add_sweep(parser)
     parser.set_defaults(run=_launch)
 
 
@@ -29,23 +36,87 @@ def split_launching(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, [text for text in overrides if not text.startswith(_PREFIX)]
 
 
+class Asked(NamedTuple):
+    """What is to be launched, as the command line says it."""
+
+    recipe: str
+    overrides: Sequence[str]  # Those of the launcher among them.
+    via: str
+    flags: dict[str, int | None]  # Of the launcher.
+    mesh: str | None = None
+    on: str | None = None
+    code: Sequence[str] = ()
+
+    def prepared(self) -> "Prepared":
+        """Returns what does it, and what it is given. Nothing is submitted, started, or written."""
+        own, rest = split_launching(self.overrides)
+        cfg = LAUNCHERS[self.via]().set(**{name: value for name, value in self.flags.items() if value is not None})
+        cfg = override(cfg, own, note=note)
+        cfg.build()  # What is wrong with it shows before what takes longer.
+        run = resolve(self.recipe, rest, self.mesh, self.on)
+        named = {text.partition("=")[0] for text in own} | {name for name, n in self.flags.items() if n is not None}
+        if isinstance(cfg, Engine.Config) and "processes" not in named and run.hardware is not None:
+            cfg = cfg.set(processes=cfg.processes_on(run.hardware))
+        return Prepared(cfg, run, self._arguments(cfg, run, rest), self.code)
+
+    def _arguments(self, cfg: Launcher.Config, run: Run, rest: Sequence[str]) -> list[str]:
+        """Returns the arguments of `dovetail` in each process."""
+        arguments = ["train", self.recipe, *rest]
+        for name, value in (("--mesh", self.mesh), ("--on", self.on)):
+            arguments += [name, value] if value is not None else []
+        devices = run.cfg.mesh.num_devices
+        if self.mesh is None and self.on is None and devices == 1 and cfg.processes > 1:
+            return [*arguments, "--mesh", f"data={cfg.processes}"]
+        if devices % cfg.processes:
+            raise ConfigError(
+                f"launch: {cfg.processes} processes do not divide the {devices} devices of the mesh "
+                f"{run.cfg.mesh.text()}. Use another number, or --mesh."
+            )
+        return arguments
+
+
+class Prepared(NamedTuple):
+    """What is to be launched, looked up."""
+
+    cfg: Launcher.Config
+    run: Run
+    arguments: list[str]
+    code: Sequence[str]
+
+
+def asked(args: argparse.Namespace) -> Asked:
+    """Returns what a command line asks for."""
+    flags = {name: getattr(args, name) for name in ("processes", "spares", "min_processes")}
+    return Asked(args.recipe, args.overrides, args.via, flags, args.mesh, args.on, args.code)
+
+
+def files_text(files: dict[str, str]) -> str:
+    """Returns files for a person: one as it is, several after a line with the name of each."""
+    if len(files) == 1:
+        return next(iter(files.values()))
+    return "\n".join(f"==== {name}\n{text}" for name, text in files.items())
+
+
 def _launch(args: argparse.Namespace) -> int:
-    own, rest = split_launching(args.overrides)
-    flags = {"processes": args.processes, "spares": args.spares, "min_processes": args.min_processes}
-    launcher = override(_LAUNCHERS[args.via]().set(**{k: v for k, v in flags.items() if v is not None}), own, note=note)
-    built: Launcher = launcher.build()
-    run = resolve(args.recipe, rest, args.mesh, args.on)
-    arguments = ["train", args.recipe, *rest]
-    for name, value in (("--mesh", args.mesh), ("--on", args.on)):
-        arguments += [name, value] if value is not None else []
-    if args.mesh is None and args.on is None and run.cfg.mesh.num_devices == 1 and launcher.processes > 1:
-        arguments += ["--mesh", f"data={launcher.processes}"]
-    elif run.cfg.mesh.num_devices % launcher.processes:
-        raise ConfigError(
-            f"launch: {launcher.processes} processes do not divide the {run.cfg.mesh.num_devices} devices of the mesh "
-            f"{run.cfg.mesh.text()}. Use another number, or --mesh."
-        )
-    for name in args.code:
-        arguments += ["--code", name]
-    run.cfg.status.token()
-    return built.launch(Job(tuple(arguments), Path(run.cfg.directory), run.cfg.status))
+    if args.sweep or args.seeds:
+        return sweep(args, asked(args))
+    prepared = asked(args).prepared()
+    launcher: Launcher = prepared.cfg.build()
+    job = job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code)
+    if args.dry_run:
+        print(files_text(dict(launcher.render(job))), end="")
+        return 0
+    prepared.run.cfg.status.token()
+    if not isinstance(launcher, Engine):
+        if args.check:
+            raise ConfigError(f"--check asks an engine, and --via {args.via} has none. --dry-run shows what it does.")
+        return launcher.launch(job)
+    if args.check:
+        print(launcher.check(job).strip())
+        return 0
+    submitted = launcher.submit(job)
+    print(f"{submitted.id}  {submitted.name}  {submitted.state}  {submitted.directory}", flush=True)
+    if args.follow:
+        return launcher.follow(submitted)
+    print(f"dovetail jobs logs -f {submitted.id}  shows what it prints.", file=sys.stderr)
+    return 0

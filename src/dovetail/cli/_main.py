@@ -35,6 +35,7 @@ _TAKE_TIME = (
     "compile",
     "predict",
     "plan",
+    "schedule",
 )
 
 

@@ -13,12 +13,14 @@ from ._eval import add_eval
 from ._export import add_export
 from ._generate import add_generate
 from ._import import add_import
+from ._jobs import add_jobs
 from ._launch import add_launch
 from ._list import add_list
 from ._loc import add_loc
 from ._plan import add_plan
 from ._predict import add_predict
 from ._profile import add_profile
+from ._schedule import add_schedule
 from ._serve import add_serve
 from ._show import add_show
 from ._train import add_train
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
     launch = "Train a recipe in several processes, under a supervisor that restarts what fails."
     add_launch(_placed(command("launch", launch, recipe="recipe", reports=False)))
+    add_jobs(command("jobs", "List, show, follow, cancel and resume what was launched."))
     add_eval(_placed(command("eval", "Evaluate a trained model on its held-out data.", recipe="run_directory")))
     add_generate(_placed(command("generate", "Continue a prompt with a trained model.")))
     serve = command("serve", "Serve a trained model: OpenAI's interface, and a page to chat on.", reports=False)
@@ -70,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     predict = "Predict the time and cost of a training step on chips."
     add_predict(command("predict", predict, recipe="recipe", optional=True))
     add_plan(command("plan", "Find the best way to train a recipe on chips that can be had.", recipe="recipe"))
+    add_schedule(command("schedule", "Say which jobs get which chips, why, and what would start those that wait."))
     add_profile(command("profile", "Print what took the time in the steps of a run that were traced."))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))

@@ -6,6 +6,7 @@ Import this module where it is used: Grain imports JAX.
 
 import functools
 import json
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ class Worker:
         if not flags.FLAGS.is_parsed():  # Grain reads flags, which exist only under `absl.app.run`.
             flags.FLAGS.mark_as_parsed()
         options = grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=_AHEAD)
-        self._iterator = iter(_Dataset(make).mp_prefetch(options))
+        self._iterator = iter(_Dataset(make).mp_prefetch(options, worker_init_fn=_stay))
         self._iterator.start_prefetch()
 
     def __iter__(self) -> "Worker":
@@ -44,6 +45,11 @@ class Worker:
     def close(self) -> None:
         """Ends the process."""
         self._iterator.close()
+
+
+def _stay(index: int, count: int) -> None:
+    """Has a worker ignore SIGTERM, which some engines send to all of a job: the main process saves, and ends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Dataset(grain.IterDataset[Any]):

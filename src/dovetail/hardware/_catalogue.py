@@ -7,10 +7,12 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dovetail.config import REQUIRED, ConfigBase, ConfigError, did_you_mean
+
+from ._cluster import Cluster, Offer, read_cluster
 
 Shape = tuple[int, ...]
 
@@ -42,6 +44,12 @@ class Target(ConfigBase):
     shared_bytes_per_block: int = REQUIRED
 
 
+class SlurmNames(ConfigBase):
+    """What clusters that run Slurm usually call a chip."""
+
+    gres: str = REQUIRED  # The generic resource, as in "gpu:h100", of which a host has so many.
+
+
 class Chip(ConfigBase):
     """A kind of chip: one table of `hardware.toml`, which says more about its figures. None is what is not known."""
 
@@ -66,6 +74,9 @@ class Chip(ConfigBase):
     price: float | None = None  # US dollars an hour, on demand.
     torus: Torus | None = None
     target: Target | None = None
+    slurm: SlurmNames | None = None
+    kubernetes: Mapping[str, Cluster] = {}  # By provider: gke, eks.
+    skypilot: Offer | None = None
     source: Mapping[str, Sequence[str]] = {}  # Of the figures, by group.
 
     @property
@@ -124,10 +135,16 @@ class Hardware(ConfigBase):
 
 def _chips() -> dict[str, Chip]:
     text = importlib.resources.files("dovetail.hardware").joinpath("hardware.toml").read_text("utf-8")
-    parts: dict[str, type[ConfigBase]] = {"torus": Torus, "target": Target}
+    parts: dict[str, Callable[[Any], Any]] = {
+        "torus": lambda table: Torus(**table),
+        "target": lambda table: Target(**table),
+        "slurm": lambda table: SlurmNames(**table),
+        "kubernetes": lambda tables: {provider: read_cluster(table) for provider, table in tables.items()},
+        "skypilot": lambda table: Offer(**table),
+    }
     chips: dict[str, Chip] = {}
     for name, table in tomllib.loads(text).items():
-        fields: dict[str, Any] = {key: parts[key](**value) if key in parts else value for key, value in table.items()}
+        fields: dict[str, Any] = {key: parts[key](value) if key in parts else value for key, value in table.items()}
         chips[name] = Chip(name=name, **fields)
     return chips
 

@@ -47,8 +47,8 @@ class Agent:
         self._worker: _Worker | None = None
         self._zygote: _Zygote | None = None
 
-    async def run(self, address: tuple[str, int], token: str) -> None:
-        """Serves the supervisor at an address, until it says so or is gone."""
+    async def run(self, address: tuple[str, int], token: str) -> bool:
+        """Serves the supervisor at an address, until it says so or is gone; returns whether it said so."""
         reader, self._writer = await asyncio.open_connection(*address, limit=LIMIT)
         # At the address by which the supervisor, and so other hosts, reach this one.
         blobs = Server(Memory(), host=self._writer.get_extra_info("sockname")[0], token=token_of(token))
@@ -59,8 +59,9 @@ class Agent:
         try:
             async for message in messages(reader):
                 if message["kind"] == "end":
-                    break
+                    return True
                 await self._obey(message)
+            return False
         finally:
             self._writer.close()
             blobs.close()
@@ -294,5 +295,5 @@ def mark(file: Path, text: str) -> None:
 def free_port() -> int:
     """Returns a port of this host that nobody listens on."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         return probe.getsockname()[1]

@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -56,22 +57,50 @@ def culprit(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda each: (each.is_echo, _ORDER.index(each.kind)))
 
 
-def size(available: int, wanted: int, least: int) -> int | None:
+def size(available: int, wanted: int, least: int, together: int = 1) -> int | None:
     """Returns how many of the processes that there are form a gang: all, or the largest part of them that divides.
 
     >>> size(5, wanted=4, least=1), size(3, wanted=4, least=1), size(1, wanted=4, least=2)
     (4, 2, None)
+    >>> size(15, wanted=16, least=1, together=4)  # Of slices with 4 hosts each, three are whole.
+    8
     """
-    fits = (count for count in range(min(available, wanted), 0, -1) if wanted % count == 0)
+    top = min(available, wanted) // together * together
+    fits = (count for count in range(top, 0, -together) if wanted % count == 0)
     found = next(fits, 0)
     return found if found >= least and found else None
 
 
-def members(slots: Iterable[Slot], count: int, before: Sequence[str], failed: str | None = None) -> list[Slot]:
+def whole(slots: Iterable[Slot], together: int) -> list[Slot]:
+    """Returns the slots that are usable, of hosts that only work together: those of slices with all of their hosts."""
+    usable = [slot for slot in slots if slot.usable]
+    if together == 1:
+        return usable
+    there = Counter(slice_of(slot.name, together) for slot in usable)
+    return [slot for slot in usable if there[slice_of(slot.name, together)] == together]
+
+
+def slice_of(slot: str, together: int) -> str:
+    """Returns the slice that a slot is in: slots are numbered slice by slice."""
+    return str(int(slot) // together) if together > 1 else slot
+
+
+def members(
+    slots: Iterable[Slot], count: int, before: Sequence[str], failed: str | None = None, together: int = 1
+) -> list[Slot]:
     """Returns the slots of a new gang, by rank: those of the last one keep their ranks, as far as they can.
 
-    A slot whose process has just failed is the last choice: a spare takes its place.
+    A slot whose process has just failed is the last choice: a spare takes its place. Of hosts that only work together,
+    a spare slice takes the place of a whole one.
     """
+    if together > 1:
+        slices: dict[str, list[Slot]] = {}
+        for slot in sorted(whole(slots, together), key=lambda each: int(each.name)):
+            slices.setdefault(slice_of(slot.name, together), []).append(slot)
+        of_last = [slice_of(name, together) for name in before[::together]]
+        lost = slice_of(failed, together) if failed is not None else None
+        chosen = members([Slot(name, ready=True) for name in slices], count // together, of_last, lost)
+        return [slot for each in chosen for slot in slices[each.name]]
     usable = {slot.name: slot for slot in slots if slot.usable}
     preferred = [*(name for name in before if name != failed), *(name for name in usable if name not in before)]
     order = [name for name in dict.fromkeys([*preferred, *usable]) if name in usable][:count]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ._gang import Slot
+from ._gang import Slot, whole
 from ._lines import LIMIT, Message, messages, packed
 from ._view import View
 
@@ -22,6 +22,7 @@ class Hosts:
         silence: seconds after which one that says nothing is lost: it is frozen, or cannot be reached.
         note: writes an event down.
         lost: told of a slot whose agent was given up while it may still run.
+        together: how many hosts, by number, work only together.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class Hosts:
         view: View,
         note: Callable[..., None],
         lost: Callable[[str], None] = lambda slot: None,
+        together: int = 1,
     ) -> None:
         self._token, self._silence, self._view, self._note, self._lost = token, silence, view, note, lost
+        self._together = together
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._heard: dict[str, float] = {}
         self._serving: set[asyncio.Task[None]] = set()
@@ -42,9 +45,9 @@ class Hosts:
         self.cold = 0  # Zygotes that have died since the last one that was ready.
         self.events: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
 
-    async def listen(self, host: str) -> int:
+    async def listen(self, host: str | None, port: int = 0) -> int:
         """Starts to listen; returns the port."""
-        self._server = await asyncio.start_server(self._serve, host, 0, limit=LIMIT)
+        self._server = await asyncio.start_server(self._serve, host, port, limit=LIMIT)
         return self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -69,8 +72,8 @@ class Hosts:
 
     @property
     def usable(self) -> list[Slot]:
-        """Slots in which a process can be started."""
-        return [slot for slot in self.slots.values() if slot.usable]
+        """Slots in which a process can be started, in the order of their numbers: neighbours stay neighbours."""
+        return whole([self.slots[name] for name in sorted(self.slots, key=_number)], self._together)
 
     @property
     def coming(self) -> bool:
@@ -158,3 +161,7 @@ class Hosts:
             self.slots[name].ready = False
             self.events.put_nowait((name, {"kind": "gone"}))
             self._note("host lost", slot=name)
+
+
+def _number(slot: str) -> tuple[int, str]:
+    return len(slot), slot

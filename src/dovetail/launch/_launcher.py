@@ -2,11 +2,22 @@
 """`Launcher`: where and how the processes of a run are started. A config like any other."""
 
 import abc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.config import Component
+from dovetail.hardware import Hardware
 from dovetail.progress import Status
+
+from ._bundle import Bundle
+
+
+class Variant(NamedTuple):
+    """One run of several that are launched together: the same job with further overrides, in a directory of its own."""
+
+    directory: Path
+    overrides: tuple[str, ...]
 
 
 class Job(NamedTuple):
@@ -15,6 +26,16 @@ class Job(NamedTuple):
     arguments: tuple[str, ...]  # Of `dovetail`, in each process: as in ("train", "tiny-lm", "steps=100").
     directory: Path  # Of the run.
     status: Status = Status()  # Where it is served.
+    name: str = ""  # For people, and for the engine.
+    hardware: Hardware | None = None  # What it is for, if something is named.
+    bundle: Bundle | None = None  # What the hosts of an engine run.
+    sweep: tuple[Variant, ...] = ()  # Runs that are launched in place of one; `directory` has what they share.
+
+    def of(self, number: int) -> "Job":
+        """Returns one of the runs of a sweep, as a job of its own."""
+        one = self.sweep[number]
+        arguments = (*self.arguments, *one.overrides)
+        return self._replace(arguments=arguments, directory=one.directory, name=f"{self.name}-{number}", sweep=())
 
     @property
     def logs(self) -> Path:
@@ -27,6 +48,13 @@ class Launcher(Component, abc.ABC):
 
     class Config(Component.Config):
         processes: int = 1
+
+    @abc.abstractmethod
+    def render(self, job: Job) -> Mapping[str, str]:
+        """Returns exactly what would be started, or what an engine would be given, by the name of the file.
+
+        Pure: asks nobody, and writes nothing.
+        """
 
     @abc.abstractmethod
     def launch(self, job: Job) -> int:

@@ -15,7 +15,9 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from dovetail.config import ConfigError, from_json, to_json
 from ._agent import Agent
 from ._exit_codes import FAILED
 from ._launcher import Job, Launcher
+from ._records import Record
 from ._status import LaunchStatus
 from ._supervision import Supervision
 from ._supervisor import Supervisor
@@ -35,7 +38,8 @@ from ._view import View
 from ._worker import die_with_parent
 
 TOKEN = "DOVETAIL_TOKEN"  # By which agents and their supervisor know each other.
-_LAUNCH = "DOVETAIL_LAUNCH"  # Which launch a process belongs to: it may take over from itself.
+LAUNCH = "DOVETAIL_LAUNCH"  # Which launch a process belongs to: it may take over from itself.
+_SUPERVISE, _AGENT = (("-m", "dovetail.launch", command) for command in ("supervise", "agent"))
 _RETURN = 2.0  # Seconds until an agent that died is there again.
 _LIVES = 5  # Supervisors that may die within a minute of each other.
 
@@ -61,11 +65,22 @@ class Local(Launcher):
             )
         cfg.supervision.check()
 
+    def render(self, job: Job) -> Mapping[str, str]:
+        """Returns the commands that are started: the supervisor's, then that of each agent and of its worker."""
+        slots = range(self.cfg.processes + self.cfg.spares)
+        lines = [shlex.join(["python", *_SUPERVISE, self._what(job)])]
+        lines += [shlex.join(["python", *_AGENT, "127.0.0.1:PORT", str(slot), str(job.logs)]) for slot in slots]
+        return {"commands.sh": "\n".join([*lines, shlex.join(["dovetail", *job.arguments]), ""])}
+
+    def _what(self, job: Job) -> str:
+        return json.dumps([to_json(self.cfg), job.arguments, str(job.directory), to_json(job.status)])
+
     def launch(self, job: Job) -> int:
         """Runs a supervisor, and another one if it dies. What asks this process to end, asks the run to save first."""
         job.logs.mkdir(parents=True, exist_ok=True)
-        what = json.dumps([to_json(self.cfg), job.arguments, str(job.directory), to_json(job.status)])
-        environment = {**os.environ, _LAUNCH: secrets.token_hex(8)}
+        me = f"{socket.gethostname()}-{os.getpid()}"
+        Record(engine="local", id=me, name=job.directory.name, directory=str(job.directory.resolve())).write()
+        environment = {**os.environ, LAUNCH: secrets.token_hex(8)}
         deaths: list[float] = []
         asked: list[int] = []
         running: list[subprocess.Popen[bytes]] = []
@@ -78,7 +93,7 @@ class Local(Launcher):
         before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             while True:
-                command = [sys.executable, "-m", "dovetail.launch", "supervise", what]
+                command = [sys.executable, *_SUPERVISE, self._what(job)]
                 # Its own session: Ctrl-C reaches this process only. Its input ends with this process.
                 pipe = subprocess.PIPE
                 with subprocess.Popen(command, stdin=pipe, start_new_session=True, env=environment) as process:
@@ -151,16 +166,7 @@ async def _kept(
     slot: str, port: int, token: str, job: Job, ending: asyncio.Event, pids: MutableMapping[str, int]
 ) -> None:
     """Keeps an agent in a slot: where one dies, another one comes after a while."""
-    command = [
-        sys.executable,
-        "-m",
-        "dovetail.launch",
-        "agent",
-        f"127.0.0.1:{port}",
-        slot,
-        str(job.logs),
-        str(os.getpid()),
-    ]
+    command = [sys.executable, *_AGENT, f"127.0.0.1:{port}", slot, str(job.logs), str(os.getpid())]
     while not ending.is_set():
         process = await asyncio.create_subprocess_exec(
             *command, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, TOKEN: token}

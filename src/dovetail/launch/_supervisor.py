@@ -15,7 +15,7 @@ from typing import Any
 from dovetail.progress import now
 
 from ._exit_codes import BAD_HOST, FAILED, MISTAKE, RESUMABLE
-from ._gang import Failure, Retries, Slot, culprit, members, outcome, size
+from ._gang import Failure, Retries, Slot, culprit, members, outcome, size, slice_of
 from ._generation import TICK, Generation
 from ._hosts import Hosts
 from ._supervision import Supervision
@@ -24,6 +24,7 @@ from ._watch import Watch
 
 _COLD = 3  # Times that the zygote of each host may die before it is ready.
 _PAST = 100  # Failures that a status tells of.
+_FIRST = 300.0  # Seconds to wait for hosts at least, before the first gang.
 _AWAY = 15.0  # Seconds that a lost host is waited for, where the run can go on without it.
 
 
@@ -38,7 +39,9 @@ class Supervisor:
         token: what agents must know.
         environment: of each worker, besides what says who it is.
         patience: seconds to wait for hosts that are needed and not there.
+        missing: the exit code when they do not come.
         lost: told of a slot whose agent was given up while it may still run.
+        together: how many hosts work only together: those of a slice of TPUs.
     """
 
     def __init__(
@@ -53,13 +56,16 @@ class Supervisor:
         view: View,
         environment: dict[str, str] | None = None,
         patience: float = 300.0,
+        missing: int = FAILED,
         lost: Callable[[str], None] = lambda slot: None,
+        together: int = 1,
     ) -> None:
         self._rules, self._directory, self._arguments = rules, directory, list(arguments)
-        self._wanted, self._least, self._view, self._patience = wanted, least, view, patience
+        self._wanted, self._least, self._view = wanted, least, view
+        self._patience, self._missing, self._together = patience, missing, together
         self._environment = {"DOVETAIL_FULL_PROCESSES": str(wanted), **(environment or {})}
         # An agent sends a sign of life more often than a worker is asked for one.
-        self._hosts = Hosts(token, silence=rules.heartbeat, view=view, note=self._note, lost=lost)
+        self._hosts = Hosts(token, silence=rules.heartbeat, view=view, note=self._note, lost=lost, together=together)
         self._watch, self._retries = Watch(rules), Retries(rules)
         self._events_file = directory / "events.jsonl"
         self._number = last_start(self._events_file)
@@ -68,11 +74,12 @@ class Supervisor:
         self._failed: Failure | None = None  # The last one.
         self._failures: Sequence[Failure] = ()
         self._stopping = self._is_running = False
+        self._why_none = FAILED  # What it means that there is no gang.
         self._past: deque[dict[str, Any]] = deque(maxlen=_PAST)
 
-    async def listen(self, host: str = "127.0.0.1") -> int:
-        """Starts to listen for agents; returns the port."""
-        return await self._hosts.listen(host)
+    async def listen(self, host: str | None = "127.0.0.1", port: int = 0) -> int:
+        """Starts to listen for agents, at all addresses of this host if none is named; returns the port."""
+        return await self._hosts.listen(host, port)
 
     def stop(self) -> None:
         """Asks the run to save and to end."""
@@ -121,16 +128,17 @@ class Supervisor:
     async def run(self) -> int:
         """Keeps the gang running; returns the exit code of the run."""
         self._note("launched")
+        code: int | None = None
         try:
-            while True:
+            while code is None:
                 gang = await self._assembled()
                 if gang is None:
-                    return RESUMABLE if self._stopping else FAILED
-                code = await self._one_generation(gang)
-                if code is not None:
-                    return code
+                    code = RESUMABLE if self._stopping else self._why_none
+                else:
+                    code = await self._one_generation(gang)
+            return code
         finally:
-            self._note("over")
+            self._note("over", code=code)
             await self._hosts.close()
             self._view.close()
 
@@ -140,16 +148,19 @@ class Supervisor:
         while not self._stopping:
             self._hosts.look(time.monotonic())
             usable, waited = self._hosts.usable, time.monotonic() - since
-            count = size(len(usable), self._wanted, self._least)
+            count = size(len(usable), self._wanted, self._least, self._together)
             settled = (not self._gang or waited > TICK) and self._is_settled(waited)
             if count is not None and (count == self._wanted or settled):
-                return members(usable, count, self._gang, self._failed.slot if self._failed else None)
+                failed = self._failed.slot if self._failed else None
+                return members(usable, count, self._gang, failed, self._together)
             if self._hosts.cold >= _COLD * max(len(self._hosts.slots), 1):
                 self._report("no host can start a process; the logs say why")
                 return None
-            if waited > self._patience:
+            is_coming = not self._gang or self._hosts.coming
+            if waited > (max(self._patience, _FIRST) if is_coming else self._patience):
                 found = f"{len(usable)} of {self._wanted} processes have a host after {waited:.0f} s"
                 self._report(f"{found}, and at least {self._least} are needed")
+                self._why_none = self._missing
                 return None
             if waited > 2.0 and not told and self._gang:
                 told = True
@@ -183,7 +194,7 @@ class Supervisor:
         return code
 
     def _can_grow(self) -> bool:
-        return (size(len(self._hosts.usable), self._wanted, self._least) or 0) > len(self._gang)
+        return (size(len(self._hosts.usable), self._wanted, self._least, self._together) or 0) > len(self._gang)
 
     async def _after_failure(self, generation: Generation) -> int | None:
         self._failed = first = culprit(generation.failures)
@@ -197,8 +208,9 @@ class Supervisor:
         self._view.release(first.rank)
         if generation.codes[first.rank] == MISTAKE or (first.is_echo and MISTAKE in generation.codes.values()):
             return MISTAKE
-        others = sum(each.name != first.slot for each in self._hosts.usable)
-        can_replace = size(others, self._wanted, self._least) is not None
+        lost = slice_of(first.slot, self._together)
+        others = sum(slice_of(each.name, self._together) != lost for each in self._hosts.usable)
+        can_replace = size(others, self._wanted, self._least, self._together) is not None
         verdict = self._retries.failed(first, step, now=time.monotonic(), can_replace=can_replace)
         computes_wrongly = generation.codes[first.rank] == BAD_HOST
         if computes_wrongly and not can_replace:

@@ -32,6 +32,8 @@ def serve(connection: socket.socket, run: Callable[[Sequence[str]], int]) -> int
     os.set_blocking(writes, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    # Engines send it to all processes of a job at once. Workers save then, which they could not if this one ended.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # What was imported stays shared with the children.
     connection.sendall(packed(READY))
@@ -52,7 +54,8 @@ def serve(connection: socket.socket, run: Callable[[Sequence[str]], int]) -> int
             request, zygote = unpacked(data), os.getpid()
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number in (signal.SIGCHLD, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
                 connection.close()
                 die_with_parent(zygote)
                 return _work(request, socket.socket(fileno=files[0]), run)

@@ -6,6 +6,8 @@ import os
 import jax
 from jax.experimental import multihost_utils
 
+from ._goodput import SUPERVISED
+
 _REACHED = "DOVETAIL_REACHED"
 
 
@@ -17,3 +19,8 @@ def asked_to_stop(step: int) -> bool:
 def steps_lost(step: int) -> int:
     """Returns how many steps after one the supervisor had seen done before it started these processes."""
     return max(int(os.environ.get(_REACHED, "0")) - step, 0)
+
+
+def is_supervised() -> bool:
+    """Whether a supervisor has started this process, and ends it if need be."""
+    return SUPERVISED in os.environ

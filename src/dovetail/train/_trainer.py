@@ -36,7 +36,7 @@ from ._left_out import number_of_batches, summary
 from ._meter import Meter, Peak, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._outside import Outside, told
-from ._processes import asked_to_stop, steps_lost
+from ._processes import asked_to_stop, is_supervised, steps_lost
 from ._profile import Profile
 from ._program import Program
 from ._record import changes_since, check_directory, checkpoints_in, make_directory, write_record
@@ -470,6 +470,8 @@ def _interruptible() -> Iterator[list[bool]]:
     asked: list[bool] = []
 
     def ask(number: int, frame: Any) -> None:
+        if asked and number == signal.SIGTERM and is_supervised():
+            return  # From the engine and from the supervisor, which ends what takes too long.
         if asked:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
