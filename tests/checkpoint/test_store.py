@@ -22,7 +22,7 @@ from checkpoint.helpers import (
     start_python,
 )
 from dovetail.checkpoint import CheckpointError, CorruptionError, load_config
-from dovetail.checkpoint._objects import Objects
+from dovetail.storage import Objects
 
 
 def leftovers(place: str) -> list[str]:

@@ -7,9 +7,9 @@ import socket
 import pytest
 
 from checkpoint.helpers import abstract, assert_identical, config_in, save_steps, small_state, start_python
-from dovetail.checkpoint import CheckpointError, _lease, _objects
-from dovetail.checkpoint._objects import Objects
+from dovetail.checkpoint import CheckpointError, _lease
 from dovetail.config import ConfigError
+from dovetail.storage import Objects, _objects
 
 
 @pytest.fixture(autouse=True)

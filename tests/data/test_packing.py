@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dovetail.config import ConfigError
 from dovetail.data import FIELDS, BestFitPacker, ConcatPacker, Packer
 from dovetail.data._packing import Piece, best_fit, make_row
+from dovetail.data._run import NumberedReader, Reader, Run
 
 PAD = 99
 document_lists = st.lists(st.lists(st.integers(0, 98), max_size=25), max_size=12)
@@ -19,12 +20,30 @@ packers = [ConcatPacker.Config(), BestFitPacker.Config(window=1), BestFitPacker.
 
 
 def reader(documents):
-    return lambda number: np.array(documents[number], np.int32) if number < len(documents) else None
+    return NumberedReader(lambda number: np.array(documents[number], np.int32) if number < len(documents) else None)
+
+
+class Runs(Reader):
+    """Documents in runs of some: a place is the number of the run, and of the document in it."""
+
+    first = (0, 0)
+
+    def __init__(self, documents, size: int) -> None:
+        self._runs = [documents[i : i + size] for i in range(0, len(documents), size)]
+
+    def read(self, place):
+        number, skip = place
+        if number == len(self._runs):
+            return None
+        documents = self._runs[number]
+        tokens = np.array([token for document in documents[skip:] for token in document], np.uint16)
+        after = [(number, skip + n) for n in range(len(documents) - skip)] + [(number + 1, 0)]
+        return Run(tokens, np.cumsum(list(map(len, documents[skip:]))), after.__getitem__)
 
 
 def pack(config: Packer.Config, seq_len: int, documents, state=None) -> list:
     packer: Packer = config.set(seq_len=seq_len, pad_id=PAD).build()
-    return list(packer.rows(reader(documents), state or packer.first()))
+    return list(packer.rows(reader(documents), state))
 
 
 def as_lists(row) -> dict:
@@ -204,8 +223,23 @@ def test_packer_reads_no_further_than_it_must(config):
         return np.arange(4)
 
     packer = config.set(seq_len=8, pad_id=PAD).build()
-    list(islice(packer.rows(read, packer.first()), 3))
+    list(islice(packer.rows(NumberedReader(read), None), 3))
     assert max(asked) <= 12
+
+
+@given(documents=st.lists(st.lists(st.integers(0, 98), min_size=1, max_size=25), max_size=30), seq_len=lengths)
+@pytest.mark.parametrize("config", packers)
+def test_rows_are_the_same_for_documents_one_by_one_and_in_runs(config, documents, seq_len):
+    wanted = [as_lists(row) for row, _ in pack(config, seq_len, documents)]
+    packer = config.set(seq_len=seq_len, pad_id=PAD).build()
+    for size in (2, 7, 30):
+        runs = Runs(documents, size)
+        rows = list(packer.rows(runs, None))
+        assert [as_lists(row) for row, _ in rows] == wanted
+        assert all({name: v.dtype for name, v in row.items()} == FIELDS for row, _ in rows)
+        for number in {0, len(rows) // 2, len(rows) - 1} & set(range(len(rows))):
+            again = list(packer.rows(runs, rows[number][1]))
+            assert [as_lists(row) for row, _ in again] == wanted[number + 1 :]
 
 
 def test_no_documents_give_no_rows():

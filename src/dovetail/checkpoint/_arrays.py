@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from dovetail.storage import reason
+
 from ._dealt import Part, copied, placed, places_of, read_parts, share
-from ._errors import CheckpointError, damaged, reason
+from ._errors import CheckpointError, damaged
 from ._fingerprint import to_text
 from ._layout import Plan, place_of
 from ._leaves import from_stored, sharding_of, stored_form, to_stored

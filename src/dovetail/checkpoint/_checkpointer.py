@@ -19,11 +19,12 @@ from jax import Array
 
 from dovetail.config import REQUIRED, Component, ConfigBase, ConfigError, to_json
 from dovetail.parallel import all_values, is_first, together
+from dovetail.storage import reason
 
 from ._arrays import NOT_ON_DISK, Copied, Written, copy_to_host, damaged_files, differs, load
 from ._background import start_thread
 from ._beside import PREFIX, check_names, json_text, named_files
-from ._errors import CheckpointError, CorruptionError, ElsewhereError, damaged, reason
+from ._errors import CheckpointError, CorruptionError, ElsewhereError, damaged
 from ._exchange import from_first, gather_to_first
 from ._fingerprint import Fingerprint, fingerprint, to_text
 from ._keep import KeepBest, Keeper, check_keep

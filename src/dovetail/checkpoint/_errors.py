@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can go wrong with a checkpoint that is not a mistake in a config, and how lists are shown in messages."""
 
-import os
-import re
 from collections.abc import Sequence
 
-_OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # As TensorStore ends its messages.
+from dovetail.storage import StorageError
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(StorageError):
     """A checkpoint could not be written or read; the message says which, why, and what is left."""
 
 
@@ -36,14 +34,3 @@ def bullets(lines: Sequence[str], shown: int = 10) -> str:
     """
     more = [f"... and {len(lines) - shown} more."] if len(lines) > shown else []
     return "".join(f"\n  {line}" for line in [*lines[:shown], *more])
-
-
-def reason(error: BaseException) -> str:
-    """Returns why something failed, in one line; what the operating system said, if it was asked."""
-    if isinstance(error, CheckpointError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}."
-    if code := _OS_ERROR.search(str(error)):
-        return f"{os.strerror(int(code[1]))}."
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]

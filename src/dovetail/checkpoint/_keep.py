@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from dovetail.config import REQUIRED, ConfigBase, ConfigError
+from dovetail.storage import reason
 
-from ._errors import CheckpointError, CorruptionError, reason
+from ._errors import CheckpointError, CorruptionError
 from ._files import seal, unseal
 from ._store import Store
 

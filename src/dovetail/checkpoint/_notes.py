@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from ._objects import Objects
+from dovetail.storage import Objects
 
 
 class Notes(abc.ABC):

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from ._objects import Objects
+from dovetail.storage import Objects
+
 from ._step_files import StepFiles
 
 _PART = 1 << 25  # Bytes of an object; the last one of a file is shorter.

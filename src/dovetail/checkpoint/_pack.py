@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._errors import reason
+from dovetail.storage import reason
+
 from ._files import seal, unseal
 from ._step_files import StepFiles
 

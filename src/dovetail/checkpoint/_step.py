@@ -28,8 +28,9 @@ from typing import Any, Never
 import jax.numpy as jnp
 
 from dovetail.config import ConfigError
+from dovetail.storage import reason
 
-from ._errors import damaged, reason
+from ._errors import damaged
 from ._files import FileSum, seal, sum_file, sync, unseal, write_file
 from ._layout import Layout, Place, layout_from_text, layout_to_text
 from ._leaves import LeafInfo

@@ -8,7 +8,9 @@ from typing import Any
 
 from jax import Array
 
-from ._errors import damaged, reason
+from dovetail.storage import reason
+
+from ._errors import damaged
 from ._layout import Place
 from ._leaves import LeafInfo
 from ._notes import Notes

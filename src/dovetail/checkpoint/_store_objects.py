@@ -22,14 +22,14 @@ from typing import Any
 from jax import Array
 
 from dovetail.config import ConfigError
+from dovetail.storage import Objects, reason
 
-from ._errors import CheckpointError, CorruptionError, damaged, reason
+from ._errors import CheckpointError, CorruptionError, damaged
 from ._files import FileSum, seal, sum_bytes, unseal
 from ._layout import Place
 from ._leaves import LeafInfo
 from ._notes import Notes, ObjectNotes
 from ._object_files import ObjectFiles
-from ._objects import Objects
 from ._step import MANIFEST, Manifest, parse_manifest
 from ._step_files import StepFiles
 from ._store import Store
@@ -54,7 +54,7 @@ class ObjectStore(Store):
 
     def __init__(self, url: str, *, where: str, seconds: float) -> None:
         """`seconds`: in which a request is answered, or has failed."""
-        self._objects = Objects(url, where=where, seconds=seconds)
+        self._objects = Objects(url, where=where, seconds=seconds, error=CheckpointError)
         self._marked: set[str] = set()  # Steps whose mark was sent: it may be there, whatever the answer was.
 
     @property

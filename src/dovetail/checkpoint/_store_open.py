@@ -3,7 +3,8 @@
 
 from pathlib import Path
 
-from ._objects import SECONDS
+from dovetail.storage import SECONDS
+
 from ._store import Store
 from ._store_objects import ObjectStore
 from ._store_posix import PosixStore

@@ -9,9 +9,11 @@ from typing import Any
 
 from jax import Array
 
+from dovetail.storage import reason
+
 from . import _step
 from ._directory import discard, finished_steps, prepare, reach, set_aside, step_path, temporary_path
-from ._errors import CheckpointError, reason
+from ._errors import CheckpointError
 from ._files import sync, write_file
 from ._layout import Place
 from ._leaves import LeafInfo

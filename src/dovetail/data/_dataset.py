@@ -12,6 +12,7 @@ from dovetail.config import REQUIRED, Component, ConfigError
 from ._errors import DataError, child_path, place_of
 from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
+from ._run import NumberedReader
 from ._source import Document, Source
 from ._tokenizer import Tokenizer, check_ids
 
@@ -108,7 +109,7 @@ class TextDataset(Dataset):
                 raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty.")
             return tokens
 
-        return self._packer.rows(read, state or self._packer.first())
+        return self._packer.rows(NumberedReader(read), state)
 
     def tokens(self, index: int) -> np.ndarray:
         """Returns the tokens of a document of the source, bos and eos included. An empty document has none."""

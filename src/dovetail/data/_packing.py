@@ -10,7 +10,7 @@ that every token but the first of a document is predicted exactly once.
 
 import abc
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,13 @@ import numpy as np
 from dovetail.config import REQUIRED, Component, ConfigError
 
 from ._errors import place_of
+from ._run import DocumentPlace, Reader, Run
 
 FIELDS = {"tokens": np.int32, "targets": np.int32, "weights": np.float32, "segments": np.int32, "positions": np.int32}
 
 Row = dict[str, np.ndarray]  # The fields above, [T] each.
 State = dict[str, Any]  # A position in a stream of rows: plain data, as JSON has it.
-Reader = Callable[[int], np.ndarray | None]  # Gives the tokens of the n-th document, or None past the last.
+_ROWS_AT_ONCE = 1 << 16  # Tokens of the rows that are made together: what caches of a processor hold.
 
 
 class Piece(NamedTuple):
@@ -53,6 +54,32 @@ def make_row(pieces: Sequence[Piece], *, seq_len: int, pad_id: int) -> Row:
     return row
 
 
+def make_rows(run: Run, start: int, count: int, *, seq_len: int, pad_id: int) -> list[Row]:
+    """Returns `count` full rows of the tokens of a run from `start` on: as `make_row` makes them, and much faster."""
+    size = count * seq_len
+    stop = start + size
+    tokens = run.tokens[start:stop].astype(np.int32)
+    targets, weights = np.empty(size, np.int32), np.ones(size, np.float32)
+    targets[:-1] = tokens[1:]
+    targets[-1] = run.tokens[stop] if stop < len(run.tokens) else pad_id
+    ends = run.ends[np.searchsorted(run.ends, start, "right") : np.searchsorted(run.ends, stop, "right")] - start
+    targets[ends - 1] = pad_id
+    weights[ends - 1] = 0
+    starts = np.union1d(ends[ends < size], np.arange(0, size, seq_len))  # Of the pieces of documents.
+    lengths = np.diff(starts, append=size)
+    row = starts // seq_len
+    segments = np.arange(1, len(starts) + 1) - np.searchsorted(row, row)
+    fields = {
+        "tokens": tokens,
+        "targets": targets,
+        "weights": weights,
+        "segments": np.repeat(segments.astype(np.int32), lengths),
+        "positions": np.arange(size, dtype=np.int32) - np.repeat(starts.astype(np.int32), lengths),
+    }
+    split = {name: values.reshape(count, seq_len) for name, values in fields.items()}
+    return [{name: values[i] for name, values in split.items()} for i in range(count)]
+
+
 class Packer(Component, abc.ABC):
     """Turns a sequence of documents into a sequence of rows. It keeps nothing: the position travels with each row."""
 
@@ -61,12 +88,8 @@ class Packer(Component, abc.ABC):
         pad_id: int = REQUIRED
 
     @abc.abstractmethod
-    def first(self) -> State:
-        """The position before the first row."""
-
-    @abc.abstractmethod
-    def rows(self, read: Reader, state: State) -> Iterator[tuple[Row, State]]:
-        """Yields the rows after position `state`, each with the position after it, until `read` gives None."""
+    def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
+        """Yields the rows after position `state`, or all, each with the position after it, until the reader ends."""
 
     def _make(self, pieces: Sequence[Piece]) -> Row:
         return make_row(pieces, seq_len=self.cfg.seq_len, pad_id=self.cfg.pad_id)
@@ -75,27 +98,36 @@ class Packer(Component, abc.ABC):
 class ConcatPacker(Packer):
     """Joins all documents and cuts every `seq_len` tokens: no padding, and documents are cut anywhere."""
 
-    def first(self) -> State:
-        return {"document": 0, "token": 0}
-
-    def rows(self, read: Reader, state: State) -> Iterator[tuple[Row, State]]:
-        number, start = state["document"], state["token"]
-        pieces: list[Piece] = []
-        space = self.cfg.seq_len
-        while (tokens := read(number)) is not None:
-            while start < len(tokens):
-                piece = _cut(tokens, start, start + space)
+    def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
+        place, start = (state["document"], state["token"]) if state else (reader.first, 0)
+        seq_len, pad_id = self.cfg.seq_len, self.cfg.pad_id
+        pieces: list[Piece] = []  # Of a row that is not full.
+        space = seq_len
+        while (run := reader.read(place)) is not None:
+            count = len(run.tokens)
+            while start < count:
+                if not pieces and (full := (count - start) // seq_len):
+                    full = min(full, max(_ROWS_AT_ONCE // seq_len, 1))
+                    for row in make_rows(run, start, full, seq_len=seq_len, pad_id=pad_id):
+                        start += seq_len
+                        yield row, _position(run, start)
+                    continue
+                piece = _cut(run, start, start + space)
                 pieces.append(piece)
                 start += len(piece.tokens)
                 space -= len(piece.tokens)
                 if not space:
-                    goes_on = start < len(tokens)
-                    after = {"document": number if goes_on else number + 1, "token": start if goes_on else 0}
-                    yield self._make(pieces), after
-                    pieces, space = [], self.cfg.seq_len
-            number, start = number + 1, 0
+                    yield self._make(pieces), _position(run, start)
+                    pieces, space = [], seq_len
+            place, start = run.after, 0
         if pieces:
-            yield self._make(pieces), {"document": number, "token": 0}
+            yield self._make(pieces), {"document": place, "token": 0}
+
+
+def _position(run: Run, at: int) -> State:
+    """Returns the position before token `at` of a run."""
+    ended = int(np.searchsorted(run.ends, at, side="right"))
+    return {"document": run.place(ended), "token": at - int(run.ends[ended - 1]) if ended else at}
 
 
 class BestFitPacker(Packer):
@@ -115,28 +147,36 @@ class BestFitPacker(Packer):
         if cfg.window < 1:
             raise ConfigError(f"{place_of(self, 'window')}: is {cfg.window}. Use 1 or more rows.")
 
-    def first(self) -> State:
-        return {"document": 0, "row": 0}  # The first document of the window, and the rows of it already given.
-
-    def rows(self, read: Reader, state: State) -> Iterator[tuple[Row, State]]:
-        number, given = state["document"], state["row"]
-        while True:
-            first, pieces, missing = number, list[Piece](), self.cfg.window * self.cfg.seq_len
-            while missing > 0 and (tokens := read(number)) is not None:
-                steps = range(0, len(tokens), self.cfg.seq_len)
-                pieces += [_cut(tokens, start, start + self.cfg.seq_len) for start in steps]
-                missing -= len(tokens)
-                number += 1
-            if not pieces:
-                return
+    def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
+        # A position is the first document of the window, and the rows of it already given.
+        start, given = (state["document"], state["row"]) if state else (reader.first, 0)
+        for first, pieces in self._windows(reader, start):
             packed = best_fit([len(piece.tokens) for piece in pieces], self.cfg.seq_len)
             for row, members in enumerate(packed[given:], given + 1):
                 yield self._make([pieces[i] for i in members]), {"document": first, "row": row}
             given = 0
 
+    def _windows(self, reader: Reader, first: DocumentPlace) -> Iterator[tuple[DocumentPlace, list[Piece]]]:
+        """Yields what is packed together, each with the place of its first document."""
+        seq_len = self.cfg.seq_len
+        place, pieces, missing = first, list[Piece](), self.cfg.window * seq_len
+        while (run := reader.read(place)) is not None:
+            for number in range(len(run.ends)):
+                start, stop = run.bounds(number)
+                pieces += [_cut(run, at, at + seq_len) for at in range(start, stop, seq_len)]
+                missing -= stop - start
+                if missing <= 0:
+                    yield first, pieces
+                    first, pieces, missing = run.place(number + 1), [], self.cfg.window * seq_len
+            place = run.after
+        if pieces:
+            yield first, pieces
 
-def _cut(tokens: np.ndarray, start: int, stop: int) -> Piece:
-    return Piece(tokens[start:stop], int(tokens[stop]) if stop < len(tokens) else None)
+
+def _cut(run: Run, start: int, stop: int) -> Piece:
+    """Returns the tokens from `start` to `stop`, or to the end of their document if that is sooner."""
+    end = int(run.ends[np.searchsorted(run.ends, start, side="right")])
+    return Piece(run.tokens[start : min(stop, end)], int(run.tokens[stop]) if stop < end else None)
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.config import ConfigError
 
-from ._errors import CheckpointError, reason
+from ._errors import StorageError, reason
 
 SECONDS = 60.0  # In which one request has an answer, repeated or not.
 # Errors that pass (500, 503, a broken connection) are tried again after 0.2 s, 0.4 s, ... and at most 4 s.
@@ -25,8 +25,13 @@ _DRIVERS = {"s3": "s3", "gs": "gcs"}
 class Objects:
     """The objects whose keys begin with the path of a URL, `s3://bucket/path` or `gs://bucket/path`."""
 
-    def __init__(self, url: str, *, where: str, seconds: float = SECONDS) -> None:
-        """Nothing is read. `where` names the URL, for messages; a request is answered in so many seconds, or fails."""
+    def __init__(
+        self, url: str, *, where: str, seconds: float = SECONDS, error: type[Exception] = StorageError
+    ) -> None:
+        """Nothing is read. `where` names the URL, for messages; a request is answered in so many seconds, or fails.
+
+        `error` is what is raised then.
+        """
         scheme, _, rest = url.partition("://")
         bucket, _, path = rest.partition("/")
         if scheme not in _DRIVERS or not bucket or not path.strip("/"):
@@ -47,7 +52,7 @@ class Objects:
             if region:
                 self.spec["aws_region"] = region
         self.seconds = seconds
-        self._where, self._opened = where, None
+        self._where, self._opened, self._error = where, None, error
         self._written: dict[str, bytes] = {}  # What TensorStore calls the state of an object, after `create`, `update`.
 
     def _store(self) -> Any:
@@ -142,9 +147,9 @@ class Objects:
             return asked.result(timeout=self.seconds)
         except TimeoutError as e:
             asked.cancel()
-            raise CheckpointError(f"{name}: no answer within {self.seconds:g} seconds") from e
+            raise self._error(f"{name}: no answer within {self.seconds:g} seconds") from e
         except Exception as e:
-            raise CheckpointError(f"{name}: {reason(e)}") from e
+            raise self._error(f"{name}: {reason(e)}") from e
 
     def _named(self, key: str) -> str:
         return f"{self.url}/{key}"
