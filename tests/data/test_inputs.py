@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import DataError, ShippedCorpus, TextDataset, TextInput, merge_states, spec_of
+from dovetail.data import DataError, PreparedDataset, ShippedCorpus, TextDataset, TextInput, merge_states, spec_of
 from support.objectives import Captions, Pairs
+from support.prepared import prepared_corpus
 
 DATA = TextDataset.Config(source=ShippedCorpus.Config(split="held-out"))
+PREPARED = PreparedDataset.Config(path=prepared_corpus())
 INPUTS = {
     "text": TextInput.Config(batch_size=4, seq_len=16, dataset=DATA),
     "text in streams": TextInput.Config(batch_size=4, seq_len=16, dataset=DATA, streams=2),
     "text, once": TextInput.Config(batch_size=4, seq_len=4096, dataset=DATA.set(epochs=1, shuffle=False)),
+    "prepared": TextInput.Config(batch_size=4, seq_len=16, dataset=PREPARED),
+    "prepared, in streams": TextInput.Config(batch_size=4, seq_len=16, dataset=PREPARED.set(blocks=1), streams=4),
+    "prepared, once": TextInput.Config(
+        batch_size=4, seq_len=700, dataset=PREPARED.set(epochs=1, part="held-out", held_out=0.2)
+    ),
     "pairs": Pairs.Config(batch_size=4),
     "pairs, some": Pairs.Config(batch_size=4, num_pairs=9),
     "captions, some": Captions.Config(batch_size=4, num_images=6),

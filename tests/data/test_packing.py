@@ -26,10 +26,12 @@ def reader(documents):
 class Runs(Reader):
     """Documents in runs of some: a place is the number of the run, and of the document in it."""
 
-    first = (0, 0)
-
     def __init__(self, documents, size: int) -> None:
         self._runs = [documents[i : i + size] for i in range(0, len(documents), size)]
+
+    @property
+    def first(self):
+        return 0, 0
 
     def read(self, place):
         number, skip = place

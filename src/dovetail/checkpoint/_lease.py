@@ -18,10 +18,10 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.config import ConfigError
+from dovetail.storage import born, kernel
 
 from ._errors import CheckpointError
 from ._notes import Notes
@@ -220,7 +220,7 @@ class _Watch:
                     self._refuse(f"{holder.text()}, a later start of the same launch")
                 if holder.start < self._me.start:
                     return True
-            if holder.kernel == self._me.kernel and _born(holder.pid) != holder.born:
+            if holder.kernel == self._me.kernel and born(holder.pid) != holder.born:
                 return True
         now = self._clock()
         if self._seen is None:
@@ -243,9 +243,9 @@ def _myself() -> _Holder:
     return _Holder(
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
-        kernel=_kernel(),
+        kernel=kernel(),
         pid=os.getpid(),
-        born=_born(os.getpid()) or "",
+        born=born(os.getpid()) or "",
         launch=os.environ.get(LAUNCH, ""),
         start=int(start) if start.isdecimal() else 0,
         since=_now(),
@@ -258,21 +258,3 @@ def _renewed(holder: _Holder) -> bytes:
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _kernel() -> str:
-    """Returns what tells apart the kernels, and the views of their processes, in which a number means a process."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # Not Linux: it is told apart from all others, and from itself; then watching decides.
-        return uuid.uuid4().hex
-
-
-def _born(pid: int) -> str | None:
-    """Returns when a process of this host was started; None if there is none that lives."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]

@@ -2,6 +2,7 @@
 """Input of a trainer: documents from files, tokenised, shuffled, packed and mixed into batches, from any position."""
 
 from ._array_record import ArrayRecord as ArrayRecord
+from ._blocks import PreparedData as PreparedData
 from ._chat import ChatTemplate as ChatTemplate
 from ._corpora import ShippedCorpus as ShippedCorpus
 from ._corpora import ShippedTokenizer as ShippedTokenizer
@@ -15,6 +16,7 @@ from ._input import TextInput as TextInput
 from ._iterator import BatchIterator as BatchIterator
 from ._iterator import merge_states as merge_states
 from ._jsonl import JsonLines as JsonLines
+from ._manifest import Manifest as Manifest
 from ._mixture import Mixture as Mixture
 from ._numbered import NumberedInput as NumberedInput
 from ._packing import FIELDS as FIELDS
@@ -24,6 +26,9 @@ from ._packing import Packer as Packer
 from ._packing import Row as Row
 from ._packing import State as State
 from ._parquet import Parquet as Parquet
+from ._prepare import Preparation as Preparation
+from ._prepare import Progress as Progress
+from ._prepared import PreparedDataset as PreparedDataset
 from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
 from ._source import Document as Document
 from ._source import FileSource as FileSource

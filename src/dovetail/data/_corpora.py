@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text and a tokenizer that come with dovetail, so that a first run needs no download; origin and licence too."""
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +105,9 @@ class ShippedTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         return self._inner.encode(text)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return self._inner.encode_batch(texts)
 
     def encode_with_special(self, text: str) -> np.ndarray:
         return self._inner.encode_with_special(text)

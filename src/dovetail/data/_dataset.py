@@ -14,7 +14,7 @@ from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
 from ._run import NumberedReader
 from ._source import Document, Source
-from ._tokenizer import Tokenizer, check_ids
+from ._tokenizer import Tokenizer, check_ids, special_to_add
 
 
 class Dataset(Component, abc.ABC):
@@ -64,22 +64,10 @@ class TextDataset(Dataset):
         pad_id = self._tokenizer.pad_id
         packer = cfg.packer.set(seq_len=cfg.seq_len, pad_id=0 if pad_id is None else pad_id)
         self._packer: Packer = packer.build(path=child_path(self, "packer"))
-        self._bos = self._special("add_bos", self._tokenizer.bos_id)
-        self._eos = self._special("add_eos", self._tokenizer.eos_id)
+        self._bos = special_to_add(self, "add_bos", self._tokenizer.bos_id)
+        self._eos = special_to_add(self, "add_eos", self._tokenizer.eos_id)
         self._source: Source = cfg.source.build(path=child_path(self, "source"))
         self._order = Order(len(self._source), blocks=self._source.blocks(), shuffle=cfg.shuffle, seed=cfg.seed)
-
-    def _special(self, field: str, token: int | None) -> list[int]:
-        """Returns the special token to add, if any, as a list."""
-        if not getattr(self.cfg, field):
-            return []
-        if token is None:
-            name = field.removeprefix("add_")
-            raise ConfigError(
-                f"{place_of(self, field)}: the tokenizer has no {name} token.\n"
-                f"  Name one in its config if that has a field {name}_token, or set {field}=False."
-            )
-        return [token]
 
     @property
     def is_endless(self) -> bool:
@@ -127,12 +115,13 @@ class TextDataset(Dataset):
             try:
                 ids = self._tokenizer.encode(ids)
             except Exception as e:  # Each library has its own error for text that is not Unicode.
-                raise DataError(f"{self._source.place(index)}: {_why_not_encoded(document.content)}: {e}") from e
+                raise DataError(f"{self._source.place(index)}: {why_not_encoded(document.content)}: {e}") from e
         check_ids(ids, self._tokenizer.vocab_size, lambda: self._source.place(index))
         return ids.astype(np.int32, copy=False)
 
 
-def _why_not_encoded(content: Any) -> str:
+def why_not_encoded(content: Any) -> str:
+    """Returns what is wrong with a text that a tokenizer cannot encode."""
     try:
         content.encode("utf-8")
     except UnicodeEncodeError as e:

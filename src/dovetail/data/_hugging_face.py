@@ -3,7 +3,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,6 +73,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)  # Fast: without offsets.
         return np.array(encoding.ids, np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_prompt(self, text: str) -> np.ndarray:
         if not self.cfg.add_special:

@@ -42,7 +42,7 @@ class Order:
         """Returns the blocks in the order of an epoch, and the documents up to the end of each."""
         layout = self._layouts.get(epoch)
         if layout is None:
-            order = _permutation(len(self._blocks), derive_seed(self._seed, epoch))
+            order = permutation(len(self._blocks), derive_seed(self._seed, epoch))
             layout = order, np.cumsum(self._blocks[order])
             latest = [*self._layouts.items()][-1:]  # Streams that end an epoch need the old one a while longer.
             self._layouts = dict([*latest, (epoch, layout)])
@@ -56,14 +56,14 @@ def permuted(index: int, size: int, seed: int) -> int:
     all because it slows down on small sizes (14 ms for each index at a size of two).
     """
     if size <= _SORTED_UP_TO:
-        return int(_permutation(size, seed)[index])
+        return int(permutation(size, seed)[index])
     from grain.experimental import index_shuffle  # Here, because it imports JAX.
 
     return index_shuffle(index, max_index=size - 1, seed=seed % 2**32, rounds=4)
 
 
 @functools.lru_cache(maxsize=16)
-def _permutation(size: int, seed: int) -> np.ndarray:
+def permutation(size: int, seed: int) -> np.ndarray:
     """Returns a permutation of `range(size)`: sorted by the outputs of SplitMix64, which are all different.
 
     NumPy's own generators may change between versions, and a resumed run must find its place again.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SentencePiece models, as many published language models use them."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,6 +51,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._model.encode(text), np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array(ids, np.int32) for ids in self._model.encode(list(texts))]
 
     def _decode(self, ids: list[int]) -> str:
         return self._model.decode(ids)

@@ -120,8 +120,8 @@ class Objects:
         """Returns what the keys that begin with `prefix` go on with, in order."""
         from tensorstore import KvStore
 
-        end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
-        asked = self._store().list(KvStore.KeyRange(prefix, end), strip_prefix_length=len(prefix))
+        keys = KvStore.KeyRange(prefix, f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}") if prefix else KvStore.KeyRange()
+        asked = self._store().list(keys, strip_prefix_length=len(prefix))
         return sorted(key.decode() for key in self._answer(asked, self._named(prefix)))
 
     def start_writing(self, key: str, data: bytes) -> tuple[Any, str]:

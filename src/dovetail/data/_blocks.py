@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PreparedData`: reads blocks of prepared data by their number, and says which file is not what it was."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dovetail.config import ConfigError, from_json
+
+from ._errors import DataError
+from ._files import Cache
+from ._manifest import BLOCK, LENGTH, ORIGIN, read_manifest, read_table, shard_name
+from ._places import Place, Range, open_place
+from ._tokenizer import Tokenizer
+
+_TABLES = 4096  # Tables of blocks that are kept: some kilobytes each.
+
+
+class Block(NamedTuple):
+    """Documents that lie together."""
+
+    tokens: np.ndarray  # [N], uint16 or uint32.
+    lengths: np.ndarray  # [documents].
+
+
+class PreparedData:
+    """What `dovetail data prepare` has written, by the numbers of its blocks."""
+
+    def __init__(self, path: str, where: str = "path") -> None:
+        self.path, self._where = path, where
+        self.place: Place = open_place(path, where)
+        self.manifest = read_manifest(self.place, where)
+        self.shards = read_table(self.place, self.manifest)
+        self._ends = np.cumsum(self.shards["blocks"])  # Blocks up to the end of each shard.
+        self._tables = Cache[int, np.ndarray](self._read_table, limit=_TABLES)
+
+    def __reduce__(self) -> Any:
+        return PreparedData, (self.path, self._where)
+
+    def __len__(self) -> int:
+        """The number of blocks."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer that the data was prepared with."""
+        about = self.manifest.tokenizer
+        files = {name: self.place.need(f"tokenizer/{name}") for name in about["files"]}
+        for name, crc in about["files"].items():
+            _check(files[name], int(crc, 16), f"{self.place.where}/tokenizer/{name}")
+        built: Tokenizer = from_json(about["config"]).build(files=files, path="tokenizer")
+        if built.fingerprint() != about["fingerprint"]:
+            raise ConfigError(f"{self.place.where}: its tokenizer is made by another version of dovetail.")
+        return built
+
+    def locate(self, block: int) -> tuple[int, int]:
+        """Returns the shard of a block, and its number there."""
+        shard = int(np.searchsorted(self._ends, block, side="right"))
+        return shard, block - (int(self._ends[shard - 1]) if shard else 0)
+
+    def name(self, shard: int) -> str:
+        """Returns the name of the files of a shard, up to their endings."""
+        return shard_name(int(self.shards[shard]["unit"]), int(self.shards[shard]["part"]))
+
+    def read(self, blocks: Sequence[int]) -> list[Block]:
+        """Returns blocks, read together and checked."""
+        located = [self.locate(block) for block in blocks]
+        ranges = list[Range]()
+        checks = list[int]()
+        for shard, number in located:
+            table, name = self.table(shard), self.name(shard)
+            tokens, documents = _bounds(table["tokens"], number), _bounds(table["documents"], number)
+            size, head = self.manifest.dtype.itemsize, len(table) * BLOCK.itemsize
+            ranges.append(Range(f"{name}.tokens", tokens[0] * size, tokens[1] * size))
+            starts = [head + each * LENGTH.itemsize for each in documents]
+            ranges.append(Range(f"{name}.index", starts[0], starts[1]))
+            checks += [int(table["tokens_crc"][number]), int(table["lengths_crc"][number])]
+        found = self.place.read_ranges(ranges)
+        for data, part, crc in zip(found, ranges, checks, strict=True):
+            _check(data, crc, f"{self.place.named(part.name)}, bytes {part.start} to {part.stop}")
+        return [
+            Block(np.frombuffer(tokens, self.manifest.dtype), np.frombuffer(lengths, LENGTH))
+            for tokens, lengths in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    def table(self, shard: int) -> np.ndarray:
+        """Returns the lines for the blocks of a shard."""
+        with self._tables.use(shard) as table:
+            return table
+
+    def _read_table(self, shard: int) -> np.ndarray:
+        line, name = self.shards[shard], f"{self.name(shard)}.index"
+        (data,) = self.place.read_ranges([Range(name, 0, int(line["blocks"]) * BLOCK.itemsize)])
+        _check(data, int(line["blocks_crc"]), self.place.named(name))
+        return np.frombuffer(data, BLOCK)
+
+    def origins(self, shard: int) -> np.ndarray:
+        """Returns where the documents of a shard come from."""
+        name = f"{self.name(shard)}.origin"
+        data = self.place.need(name)
+        _check(data, int(self.shards[shard]["origin_crc"]), self.place.named(name))
+        return np.frombuffer(data, ORIGIN)
+
+    def problems(self) -> Iterator[tuple[int, list[str]]]:
+        """Yields what is wrong with the files of each shard, with its number. Reads all of it."""
+        for shard in range(len(self.shards)):
+            found = list[str]()
+            first = int(self._ends[shard]) - int(self.shards[shard]["blocks"])
+            try:
+                self.origins(shard)
+            except DataError as e:
+                found.append(_first_line(e))
+            for block in range(first, int(self._ends[shard])):
+                try:
+                    self.read([block])
+                except DataError as e:
+                    found.append(_first_line(e))
+            yield shard, list(dict.fromkeys(found))
+
+
+def _first_line(error: DataError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _bounds(ends: np.ndarray, number: int) -> tuple[int, int]:
+    return int(ends[number - 1]) if number else 0, int(ends[number])
+
+
+def _check(data: bytes, crc: int, what: str) -> None:
+    found = zlib.crc32(data)
+    if found != crc:
+        raise DataError(
+            f"{what}: is damaged: its checksum is {found:08x}, and was {crc:08x}.\n"
+            "  `dovetail data check` finds all that is. Get the file again, or remove manifest.json and prepare again."
+        )

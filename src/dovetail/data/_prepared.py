@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PreparedDataset`: rows of data that `dovetail data prepare` has written.
+
+Blocks are dealt to streams, not documents: a window is some blocks from anywhere in the data, whose documents are
+shuffled into each other, and each stream reads windows of its own. So a process reads only what its streams need.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dovetail.config import REQUIRED, ConfigError
+
+from ._blocks import PreparedData
+from ._dataset import Dataset
+from ._errors import child_path, place_of
+from ._order import derive_seed, permutation, permuted
+from ._packing import ConcatPacker, Packer, Row, State
+from ._run import DocumentPlace, Reader, Run
+
+
+class PreparedDataset(Dataset):
+    """The documents of prepared data: blocks shuffled anew in each epoch, documents within some blocks, packed.
+
+    A position is the number of a window and of a document in it: to go to it takes one read.
+    """
+
+    class Config(Dataset.Config):
+        path: str = REQUIRED  # A directory, or s3://BUCKET/NAME or gs://BUCKET/NAME.
+        packer: Packer.Config = ConcatPacker.Config()
+        shuffle: bool = True
+        epochs: int | None = None  # None: without end.
+        blocks: int = 16  # Of a window. More shuffle better; each stream has a window in memory.
+        # "train" is all but the last blocks, and "held-out" is those: `held_out` of them, at least one, at most 16.
+        part: Literal["all", "train", "held-out"] = "all"
+        held_out: float = 0.05
+        may_change: ClassVar[frozenset[str]] = frozenset({"path"})  # Moved: a position knows what was in it.
+
+    def __init__(self, cfg: Config, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        for name, value in {"epochs": cfg.epochs, "blocks": cfg.blocks}.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{place_of(self, name)}: is {value}. Use 1 or more.")
+        if not 0 < cfg.held_out < 1:
+            raise ConfigError(f"{place_of(self, 'held_out')}: is {cfg.held_out}. Use more than 0 and less than 1.")
+        pad_id = self._tokenizer.pad_id
+        packer = cfg.packer.set(seq_len=cfg.seq_len, pad_id=0 if pad_id is None else pad_id)
+        self._packer: Packer = packer.build(path=child_path(self, "packer"))
+        self._data = PreparedData(cfg.path, place_of(self, "path"))
+        self._check_tokenizer()
+        self._first, self._count = self._blocks()
+
+    def _check_tokenizer(self) -> None:
+        about, found = self._data.manifest.tokenizer, self._tokenizer.fingerprint()
+        if found != about["fingerprint"]:
+            raise ConfigError(
+                f"{place_of(self, 'path')}: {self.cfg.path} was prepared with another tokenizer: {about['name']} of "
+                f"{about['vocab_size']:,} tokens ({about['fingerprint']}), not {type(self._tokenizer).__name__} of "
+                f"{self._tokenizer.vocab_size:,} ({found}).\n"
+                f"  Use that one, as `dovetail train RECIPE --data {self.cfg.path}` does, or prepare the data anew."
+            )
+
+    def _blocks(self) -> tuple[int, int]:
+        """Returns the first block of this part of the data, and how many there are."""
+        count = len(self._data)
+        if self.cfg.part == "all":
+            return 0, count
+        if count < 2:
+            raise ConfigError(f"{place_of(self, 'part')}: the data has 1 block, too few to hold one out. Prepare more.")
+        held_out = min(max(round(count * self.cfg.held_out), 1), 16, count - 1)
+        return (0, count - held_out) if self.cfg.part == "train" else (count - held_out, held_out)
+
+    @property
+    def is_endless(self) -> bool:
+        return self.cfg.epochs is None
+
+    def fingerprint(self) -> dict[str, Any]:
+        fields = ("seed", "shuffle", "epochs", "blocks", "part", "held_out")
+        return {
+            "prepared": self._data.manifest.digest,
+            "packer": repr(self._packer.cfg),
+            **{name: getattr(self.cfg, name) for name in fields},
+        }
+
+    def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
+        return self._packer.rows(_Windows(self, stream, num_streams), state)
+
+    def window(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Returns the tokens of a window, their documents' ends and order; None past the last epoch."""
+        cfg = self.cfg
+        epoch, at = divmod(number, -(-self._count // cfg.blocks))
+        if cfg.epochs is not None and epoch >= cfg.epochs:
+            return None
+        numbers = range(at * cfg.blocks, min((at + 1) * cfg.blocks, self._count))
+        if cfg.shuffle:
+            seed = derive_seed(cfg.seed, epoch)
+            numbers = [permuted(n, self._count, seed) for n in numbers]
+        read = self._data.read([self._first + n for n in numbers])
+        ends = np.cumsum(np.concatenate([block.lengths for block in read]), dtype=np.int64)
+        tokens = np.concatenate([block.tokens for block in read])
+        if not cfg.shuffle:
+            return tokens, ends, np.arange(len(ends))
+        return tokens, ends, permutation(len(ends), derive_seed(cfg.seed, epoch, at))
+
+
+class _Windows(Reader):
+    """The documents of a stream. A place is the window, counted in the stream, and the document in it."""
+
+    def __init__(self, dataset: PreparedDataset, stream: int, num_streams: int) -> None:
+        self._dataset, self._stream, self._num_streams = dataset, stream, num_streams
+
+    @property
+    def first(self) -> DocumentPlace:
+        return [0, 0]
+
+    def read(self, place: DocumentPlace) -> Run | None:
+        number, skip = place
+        window = self._dataset.window(self._stream + number * self._num_streams)
+        if window is None:
+            return None
+        tokens, ends, order = window
+        count = len(ends)
+        order = order[skip:]
+        starts = np.append(0, ends[:-1])[order]
+        stops = ends[order]
+        joined = [tokens[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+        def nth(document: int) -> DocumentPlace:
+            return [number, skip + document] if skip + document < count else [number + 1, 0]
+
+        return Run(np.concatenate(joined), np.cumsum(stops - starts), nth)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PreparedDataset`: the documents of prepared data, dealt in blocks to streams; what a process reads, and checks."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.config import ConfigError
+from dovetail.data import (
+    BestFitPacker,
+    ByteTokenizer,
+    ConcatPacker,
+    DataError,
+    Dataset,
+    Mixture,
+    Preparation,
+    PreparedData,
+    PreparedDataset,
+    TextInput,
+    merge_states,
+)
+from dovetail.data import _places as places
+
+BYTES = ByteTokenizer.Config()
+
+
+def prepare(directory: Path, texts, **fields) -> str:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    cfg = Preparation.Config(
+        sources=[str(directory / "a.jsonl")], tokenizer=BYTES, to=str(directory / "out"), workers=0
+    )
+    cfg.set(**fields).build().run()
+    return str(directory / "out")
+
+
+TEXTS = [f"{i:03d}" for i in range(200)]  # With eos, four tokens: a row.
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    """800 tokens in 4 shards, of blocks of 5 documents."""
+    return prepare(tmp_path_factory.mktemp("prepared"), TEXTS, shard_bytes=800, block_tokens=20)
+
+
+def dataset(path, *, seq_len=4, seed=0, **fields) -> PreparedDataset:
+    return PreparedDataset.Config(path=path, seq_len=seq_len, seed=seed, blocks=3, **fields).build(
+        tokenizer=BYTES.build(), path="dataset"
+    )
+
+
+def names(rows) -> list[str]:
+    decode = BYTES.build().decode
+    return [decode(row["tokens"]) for row, _ in rows]
+
+
+def test_without_shuffle_documents_come_in_order_epoch_after_epoch(path):
+    assert len(PreparedData(path).shards) == 4
+    assert names(dataset(path, shuffle=False, epochs=2).rows(0, 1, None)) == TEXTS * 2
+
+
+def test_each_epoch_is_shuffled_anew_and_has_each_document_once(path):
+    got = names(dataset(path, epochs=3).rows(0, 1, None))
+    epochs = [got[i : i + 200] for i in (0, 200, 400)]
+    assert all(sorted(epoch) == TEXTS for epoch in epochs)
+    assert len(set(map(tuple, [TEXTS, *epochs]))) == 4
+    assert len({name[:2] for name in epochs[0][:15]}) > 2  # Of blocks that lie apart.
+
+
+@pytest.mark.parametrize("num_streams", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("packer", [ConcatPacker.Config(), BestFitPacker.Config(window=5)])
+def test_streams_share_the_documents_of_each_epoch(path, num_streams, packer):
+    data = dataset(path, epochs=2, packer=packer)
+    got = [name for stream in range(num_streams) for name in names(data.rows(stream, num_streams, None))]
+    assert Counter(got) == dict.fromkeys(TEXTS, 2)
+
+
+@settings(max_examples=20)
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=30),
+    seq_len=st.integers(1, 50),
+    block_tokens=st.integers(1, 60),
+    num_streams=st.integers(1, 3),
+    packer=st.sampled_from([ConcatPacker.Config(), BestFitPacker.Config(window=3)]),
+)
+def test_rows_go_on_from_any_position(tmp_path_factory, lengths, seq_len, block_tokens, num_streams, packer):
+    path = prepare(tmp_path_factory.mktemp("prepared"), ["x" * n for n in lengths], block_tokens=block_tokens)
+    data = dataset(path, seq_len=seq_len, epochs=2, packer=packer)
+    for stream in range(num_streams):
+        rows = list(data.rows(stream, num_streams, None))
+        for number in {0, len(rows) // 3, len(rows) - 1} & set(range(len(rows))):
+            state = json.loads(json.dumps(rows[number][1]))
+            assert len(json.dumps(state)) < 80
+            again = list(data.rows(stream, num_streams, state))
+            assert [s for _, s in again] == [s for _, s in rows[number + 1 :]]
+            for (one, _), (other, _) in zip(again, rows[number + 1 :], strict=True):
+                assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+class Counted:
+    """Counts the bytes that are read from files."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.bytes = 0
+        real = places._Directory.read_ranges
+
+        def read_ranges(place, ranges):
+            found = real(place, ranges)
+            self.bytes += sum(map(len, found))
+            return found
+
+        monkeypatch.setattr(places._Directory, "read_ranges", read_ranges)
+
+    def of(self, do) -> int:
+        before = self.bytes
+        do()
+        return self.bytes - before
+
+
+def big(tmp_path, epochs=1) -> TextInput.Config:
+    texts = ["some words in a document of usual length " * (1 + i % 30) for i in range(2000)]
+    path = prepare(tmp_path, texts, shard_bytes=100_000, block_tokens=4096)
+    data = PreparedDataset.Config(path=path, blocks=4)
+    return TextInput.Config(batch_size=64, seq_len=64, streams=16, dataset=data, prefetch=0)
+
+
+def test_eight_processes_together_read_the_data_once(tmp_path, monkeypatch):
+    cfg = big(tmp_path)
+    size = sum(file.stat().st_size for file in Path(cfg.dataset.path).rglob("*.tokens"))
+    windows = -(-len(PreparedData(cfg.dataset.path)) // 4)
+    counted = Counted(monkeypatch)
+
+    def epoch(process):
+        made = cfg.build()
+        for stream in (2 * process, 2 * process + 1):
+            for number in range(stream, windows, 16):
+                assert made._dataset.window(number) is not None
+
+    each = [counted.of(lambda process=process: epoch(process)) for process in range(8)]
+    assert size < sum(each) < 1.1 * size
+    assert max(each) < 1.5 * size / 8
+
+
+def test_a_process_reads_no_more_than_the_windows_of_its_streams(tmp_path, monkeypatch):
+    made = big(tmp_path).build()
+    counted = Counted(monkeypatch)
+    iterator = made.iterator(shard_index=3, shard_count=8)
+    assert counted.bytes == 0
+    read = counted.of(lambda: next(iterator))
+    assert read < 2 * 4 * 4096 * 2 * 1.5  # Two streams, a window each, of 4 blocks with 2 bytes for each token.
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_global_batches_are_the_same_for_any_number_of_processes_and_workers_and_go_on(tmp_path, workers):
+    cfg = big(tmp_path)
+    data = {"a": cfg.dataset, "b": cfg.dataset.set(blocks=2)}
+    cfg = cfg.set(dataset=Mixture.Config(parts=data, weights={"a": 1, "b": 2}))
+    alone = cfg.build()
+    wanted = list(islice(alone, 12))
+    for count in (2,) if workers else (2, 8):
+        made = cfg.set(num_workers=workers).build()
+        parts = [made.iterator(shard_index=i, shard_count=count) for i in range(count)]
+        first = [list(islice(part, 6)) for part in parts]
+        for step, batches in enumerate(zip(*first, strict=True)):
+            for name in wanted[step]:
+                np.testing.assert_array_equal(np.concatenate([b[name] for b in batches]), wanted[step][name])
+        again = alone.iterator()
+        again.set_state(merge_states(part.get_state() for part in parts))
+        np.testing.assert_array_equal(next(again)["tokens"], wanted[6]["tokens"])
+        for part in parts:
+            part.close()
+
+
+def test_what_is_held_out_is_not_trained_on(path):
+    parts = [names(dataset(path, part=part, epochs=1).rows(0, 1, None)) for part in ("train", "held-out")]
+    assert sorted(parts[0] + parts[1]) == TEXTS
+    assert 0 < len(parts[1]) <= 20
+
+
+def test_data_of_one_block_has_nothing_to_hold_out(tmp_path):
+    path = prepare(tmp_path, ["a"])
+    with pytest.raises(ConfigError, match=r"dataset\.part: the data has 1 block, too few to hold one out"):
+        dataset(path, part="train")
+
+
+def test_another_tokenizer_than_that_of_the_data_is_refused(path, hugging_face_file):
+    from dovetail.data import HuggingFaceTokenizer
+
+    other = HuggingFaceTokenizer.Config(file=hugging_face_file)
+    cfg = TextInput.Config(batch_size=1, seq_len=4, tokenizer=other, dataset=PreparedDataset.Config(path=path))
+    with pytest.raises(ConfigError) as e:
+        cfg.build(path="input")
+    found, there = other.build().fingerprint(), BYTES.build().fingerprint()
+    assert str(e.value) == (
+        f"input.dataset.path: {path} was prepared with another tokenizer: ByteTokenizer of 259 tokens ({there}), not "
+        f"HuggingFaceTokenizer of 300 ({found}).\n"
+        f"  Use that one, as `dovetail train RECIPE --data {path}` does, or prepare the data anew."
+    )
+
+
+@pytest.mark.parametrize("ending", ["tokens", "index"])
+def test_damage_is_named_when_it_is_read_and_not_before(tmp_path, ending):
+    path = prepare(tmp_path, TEXTS, shard_bytes=800, block_tokens=20)
+    file = Path(path) / f"shards/0000/0000001-0.{ending}"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    data = dataset(path, shuffle=False)
+    assert names(islice(data.rows(0, 1, None), 40)) == TEXTS[:40]
+    with pytest.raises(DataError, match=rf"0000001-0\.{ending}, bytes \d+ to \d+: is damaged: its checksum is"):
+        list(islice(data.rows(0, 1, None), 200))
+    problems = dict(PreparedData(path).problems())
+    assert [shard for shard, found in problems.items() if found] == [1]
+    assert f"0000001-0.{ending}" in problems[1][0]
+
+
+def test_files_that_are_cut_short_or_gone_are_named(tmp_path):
+    path = prepare(tmp_path, TEXTS, shard_bytes=800, block_tokens=20)
+    home = Path(path) / "shards/0000"
+    (home / "0000000-0.tokens").write_bytes((home / "0000000-0.tokens").read_bytes()[:-2])
+    (home / "0000001-0.tokens").unlink()
+    (home / "0000002-0.origin").write_bytes(b"")
+    (home / "0000003-0.index").write_bytes(b"nonsense" * 100)
+    found = dict(PreparedData(path).problems())
+    assert "has 38 of the 40 bytes from" in found[0][0]
+    assert "cannot be read: No such file" in found[1][0]
+    assert "0000002-0.origin: is damaged" in found[2][0]
+    assert "0000003-0.index: is damaged" in found[3][0]
+    for name in ("shards.table", "manifest.json"):
+        (Path(path) / name).write_bytes(b"{}")
+        with pytest.raises((DataError, ConfigError), match=name.replace(".", r"\.")):
+            PreparedData(path)
+
+
+def test_data_moved_to_another_place_is_the_same_data(path, tmp_path):
+    (tmp_path / "link").symlink_to(path)
+    assert dataset(path).fingerprint() == dataset(str(tmp_path / "link")).fingerprint()
+    assert dataset(path).fingerprint() != dataset(path, seed=1).fingerprint()
+    assert dataset(path).fingerprint() != dataset(prepare(tmp_path, TEXTS[1:])).fingerprint()
+
+
+def test_it_is_a_dataset_of_two_million_blocks_on_paper(path, monkeypatch):
+    made: Dataset = dataset(path)
+    monkeypatch.setattr(made, "_count", 1 << 21)
+    asked = []
+    monkeypatch.setattr(made._data, "read", lambda blocks: asked.append(list(blocks)) or PreparedData(path).read([0]))
+    made.window(10**9)
+    assert len(set(asked[0])) == 3
+    assert max(asked[0]) < 1 << 21
+
+
+@pytest.mark.parametrize("fields", [{"epochs": 0}, {"blocks": 0}, {"held_out": 1.0}])
+def test_impossible_numbers_are_config_errors(path, fields):
+    with pytest.raises(ConfigError, match=f"dataset.{next(iter(fields))}: is"):
+        PreparedDataset.Config(path=path, seq_len=4, seed=0).set(**fields).build(
+            tokenizer=BYTES.build(), path="dataset"
+        )
