@@ -14,6 +14,7 @@ from dovetail.checkpoint import LeaseError, _lease
 from dovetail.checkpoint._lease import Lease, _myself, _Watch
 from dovetail.checkpoint._store_open import open_store
 from dovetail.config import ConfigError
+from dovetail.storage import born
 
 HOLD = """
 import sys
@@ -232,7 +233,7 @@ def test_a_process_of_this_host_that_is_gone_is_known_to_be_by_its_number_and_wh
     for gone in ({"pid": 2**22 + 1}, {"born": "1"}):  # No such process; another one with that number.
         assert _Watch("x", me).is_free(dataclasses.replace(me, token="other", **gone).to_bytes())
     with subprocess.Popen(["true"]) as process:
-        wait_until(lambda: _lease.born(process.pid) is None)  # A dead child that nobody has waited for.
+        wait_until(lambda: born(process.pid) is None)  # A dead child that nobody has waited for.
 
 
 def test_rubbish_in_place_of_a_note_is_watched_like_one():

@@ -132,8 +132,8 @@ def big(tmp_path, epochs=1) -> TextInput.Config:
 
 def test_eight_processes_together_read_the_data_once(tmp_path, monkeypatch):
     cfg = big(tmp_path)
-    size = sum(file.stat().st_size for file in Path(cfg.dataset.path).rglob("*.tokens"))
-    windows = -(-len(PreparedData(cfg.dataset.path)) // 4)
+    size = sum(file.stat().st_size for file in Path(cfg.get_in("dataset.path")).rglob("*.tokens"))
+    windows = -(-len(PreparedData(cfg.get_in("dataset.path"))) // 4)
     counted = Counted(monkeypatch)
 
     def epoch(process):

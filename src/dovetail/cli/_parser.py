@@ -7,6 +7,7 @@ from dovetail import __version__
 
 from ._bench import add_bench
 from ._compile import add_compile
+from ._data import add_data
 from ._diff import add_diff
 from ._doctor import doctor
 from ._eval import add_eval
@@ -60,6 +61,8 @@ def parser() -> argparse.ArgumentParser:
     add_show(_placed(show))
     add_diff(command("diff", "Print what differs between two recipes, or between one on two kinds of hardware."))
     add_train(_placed(command("train", "Train a recipe; run again to go on.", recipe="recipe", reports=False)))
+    data = "Tokenise text once, for runs of any size; show, check and count what came of it."
+    add_data(command("data", data, reports=False))
     launch = "Train a recipe in several processes, under a supervisor that restarts what fails."
     add_launch(_placed(command("launch", launch, recipe="recipe", reports=False)))
     add_jobs(command("jobs", "List, show, follow, cancel and resume what was launched."))

@@ -4,6 +4,7 @@
 import abc
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -18,6 +19,8 @@ from ._iterator import BatchIterator
 from ._packing import FIELDS, State
 from ._spec import ROW_AXIS, BatchSpec, Field
 from ._tokenizer import ByteTokenizer, Tokenizer
+
+_STREAMS = 64  # Each has some megabytes in memory, and as many processes share the reading.
 
 
 class Input(Component, abc.ABC):
@@ -83,7 +86,9 @@ class TextInput(Input):
         tokenizer: Tokenizer.Config = ByteTokenizer.Config()
         dataset: Dataset.Config = REQUIRED
         seed: int = 0
-        streams: int = 1  # Changes the order of the data, so it is chosen once for a run. It divides batch_size.
+        # Changes the order of the data, so it is chosen once for a run. It divides batch_size. None: as many as are of
+        # use, up to 64, where the data does not end; for prepared data.
+        streams: int | None = 1
         num_workers: int = 0  # Processes that prepare batches, beside this one.
         prefetch: int = 2  # Batches prepared ahead in a thread.
         may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch"})  # When a run is resumed.
@@ -103,17 +108,19 @@ class TextInput(Input):
         super().__init__(cfg, **kwargs)
         self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"), files=files)
         for name, least in {"batch_size": 1, "seq_len": 1, "streams": 1, "num_workers": 0, "prefetch": 0}.items():
-            if getattr(cfg, name) < least:
+            if getattr(cfg, name) is not None and getattr(cfg, name) < least:
                 raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use {least} or more.")
-        if cfg.batch_size % cfg.streams:
+        if cfg.streams is not None and cfg.batch_size % cfg.streams:
             raise ConfigError(
                 f"{place_of(self, 'streams')}: streams ({cfg.streams}) must divide batch_size ({cfg.batch_size})."
             )
         dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
         self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), tokenizer=self.tokenizer)
-        if cfg.streams > 1 and not self._dataset.is_endless:
+        several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.is_endless else 1
+        self._streams = several if cfg.streams is None else cfg.streams
+        if self._streams > 1 and not self._dataset.is_endless:
             raise ConfigError(
-                f"{place_of(self, 'streams')}: is {cfg.streams}, and the data set ends.\n"
+                f"{place_of(self, 'streams')}: is {self._streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
             )
 
@@ -138,7 +145,7 @@ class TextInput(Input):
                 f"{place_of(self, 'batch_size')}: the number of processes ({shard_count}) must divide batch_size "
                 f"({cfg.batch_size})."
             )
-        streams = needed_streams(shard=shard_index, num_shards=shard_count, num_streams=cfg.streams)
+        streams = needed_streams(shard=shard_index, num_shards=shard_count, num_streams=self._streams)
         if cfg.num_workers > len(streams):
             raise ConfigError(
                 f"{place_of(self, 'num_workers')}: num_workers ({cfg.num_workers}) is more than the streams of this "
@@ -152,7 +159,7 @@ class TextInput(Input):
         """What a position depends on."""
         return {
             "seq_len": self.cfg.seq_len,
-            "streams": self.cfg.streams,
+            "streams": self._streams,
             "tokenizer": self.tokenizer.fingerprint(),
             "dataset": self._dataset.fingerprint(),
         }
@@ -165,7 +172,7 @@ class TextInput(Input):
             shard=shard_index,
             num_shards=shard_count,
             batch_size=cfg.batch_size,
-            num_streams=cfg.streams,
+            num_streams=self._streams,
             workers=max(cfg.num_workers, 1),
         )
         made = [

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import REQUIRED, ConfigError
+from dovetail.config import REQUIRED, ConfigError, from_json
 from dovetail.data import (
     ByteTokenizer,
     HuggingFaceTokenizer,
     Input,
     JsonLines,
+    PreparedData,
+    PreparedDataset,
     ShippedCorpus,
     ShippedTokenizer,
     Source,
@@ -197,6 +199,27 @@ def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
     )
 
 
+def on_data(cfg: Trainer.Config, path: str) -> Trainer.Config:
+    """Returns a run on prepared data, with the tokenizer that it was prepared with; the last of it is held out.
+
+    The run has a directory of its own, named after that of the data.
+    """
+    tokenizer = from_json(PreparedData(path, "--data").manifest.tokenizer["config"])
+    train, held_out = (PreparedDataset.Config(path=path).set(part=part) for part in ("train", "held-out"))
+    base = _text_input(cfg.input)
+    packer = getattr(base.dataset, "packer", None)
+    train = train if packer is None else train.set(packer=packer)
+    there = cfg.evaluators.get(_EVAL)
+    old = there if isinstance(there, HeldOutLoss.Config) else HeldOutLoss.Config(input=base, every=500)
+    evaluated = _text_input(old.input).set(tokenizer=tokenizer, dataset=held_out.set(epochs=1, shuffle=False))
+    home = "runs/data" if cfg.directory is REQUIRED else cfg.directory
+    return cfg.set(
+        input=base.set(tokenizer=tokenizer, dataset=train, streams=None),
+        evaluators={**cfg.evaluators, _EVAL: old.set(input=evaluated.set(streams=1, num_workers=0))},
+        directory=f"{home}-{_name_of(path)}",
+    )
+
+
 def eval_on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
     """Returns a run that is evaluated on your text, all of it, and on nothing else."""
     return cfg.set(evaluators={_EVAL: _held_out(cfg, source_of(files, "text"))})
@@ -211,12 +234,17 @@ def _held_out(cfg: Trainer.Config, source: Source.Config) -> HeldOutLoss.Config:
 
 def _reading(base: Input.Config, source: Source.Config, *, once: bool = False) -> TextInput.Config:
     """Returns an input with another source, which ends after its last document, or never."""
-    if not isinstance(base, TextInput.Config):
-        raise ConfigError(f"input: expected TextInput.Config, to put text into; found {type(base).__qualname__}.")
+    base = _text_input(base)
     dataset = base.dataset if isinstance(base.dataset, TextDataset.Config) else TextDataset.Config()
     if not once:
         return base.set(dataset=dataset.set(source=source))
     return base.set(dataset=dataset.set(source=source, epochs=1, shuffle=False), streams=1, num_workers=0)
+
+
+def _text_input(base: Input.Config) -> TextInput.Config:
+    if not isinstance(base, TextInput.Config):
+        raise ConfigError(f"input: expected TextInput.Config, to put text into; found {type(base).__qualname__}.")
+    return base
 
 
 def _name_of(pattern: str) -> str:

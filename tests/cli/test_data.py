@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail data`: what a user does with it, and mistakes. What is prepared and read is tested with the data."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.cli._data import _plot
+from dovetail.data import PreparedData
+
+TEXTS = ["Call me Ishmael.", "Some years ago, never mind how long.", "Call me Ishmael.", "", "It is a way I have."]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """A directory of its own, with documents in a.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(home, capsys) -> str:
+    """That, prepared as bytes, in blocks of two documents."""
+    arguments = ["--tokenizer", "bytes", "--to", "there", "block_tokens=40", "workers=0"]
+    assert main(["data", "prepare", "a.jsonl", *arguments]) == 0
+    capsys.readouterr()
+    return "there"
+
+
+def test_prepare_says_what_there_is_and_what_to_do_with_it(home, capsys):
+    assert main(["data", "prepare", "a.jsonl", "--tokenizer", "bytes", "--to", "there", "workers=0"]) == 0
+    tokens = sum(len(text) + 1 for text in TEXTS if text)
+    assert capsys.readouterr().out == (
+        f"{tokens} tokens, 4 documents, 1 shards: there\nTrain on it: dovetail train RECIPE --data there\n"
+    )
+    assert main(["data", "prepare", "a.jsonl", "--tokenizer", "bytes", "--to", "there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tokens"], found["duplicates"], found["empty"], found["shards"]["count"]) == (tokens, 1, 1, 1)
+
+
+def test_prepare_takes_the_tokenizer_of_a_recipe_a_file_or_a_directory(home, capsys, monkeypatch):
+    from dovetail.data import corpus_path
+
+    file = corpus_path("moby-dick").with_name("tokenizer.json")
+    kinds = {"tiny-lm": "ShippedTokenizer", str(file): "HuggingFaceTokenizer", str(file.parent): "HuggingFaceTokenizer"}
+    for number, (name, kind) in enumerate(kinds.items()):
+        more = ["tokenizer.eos_token=<eos>"] if kind == "HuggingFaceTokenizer" else []
+        arguments = ["--tokenizer", name, "--to", str(number), "workers=0", *more]
+        assert main(["data", "prepare", "a.jsonl", *arguments]) == 0
+        assert PreparedData(str(number)).manifest.tokenizer["name"] == kind
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["no.jsonl", "--tokenizer", "bytes"], "data prepare.sources: no file matches 'no.jsonl'."),
+        (
+            ["a.jsonl", "--tokenizer", "tiny-ml"],
+            "--tokenizer: 'tiny-ml' is no file, and no recipe is",
+        ),
+        (["a.jsonl", "--tokenizer", "a.jsonl"], "--tokenizer: 'a.jsonl' is neither a tokenizer.json nor a"),
+        (
+            ["a.jsonl", "--tokenizer", "bytes", "fiel=a"],
+            "it has no field 'fiel'. Did you mean 'field'?",
+        ),
+        (["a.jsonl", "--tokenizer", "bytes", "field=body"], "a.jsonl:1: the record has no field 'body'. It has: text."),
+        (["empty.jsonl", "--tokenizer", "bytes"], "empty.jsonl: the file is empty. Remove it, or leave it out of"),
+    ],
+)
+def test_mistakes_are_one_message_and_exit_2(home, capsys, arguments, message):
+    Path("empty.jsonl").touch()
+    assert main(["data", "prepare", *arguments, "--to", "there", "workers=0"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("there/manifest.json").exists()
+
+
+@pytest.mark.parametrize("action", ["show", "check", "stats"])
+def test_a_place_without_prepared_data_is_a_mistake(home, capsys, action):
+    assert main(["data", action, "nowhere"]) == 2
+    assert f"dovetail data: data {action}: there is no prepared data at" in capsys.readouterr().err
+
+
+def test_show_prints_rows_as_they_are_trained(prepared, capsys):
+    assert main(["data", "show", prepared, "seq_len=30", "shuffle=False", "--rows", "2"]) == 0
+    assert capsys.readouterr().out == (
+        "row 0: 2 pieces of documents, 29 targets, 0 padding\n"
+        "    1 Call me Ishmael. |\n"
+        "    2 Some years ag\n"
+        "row 1: 2 pieces of documents, 29 targets, 0 padding\n"
+        "    1 o, never mind how long. |\n"
+        "    2 Call m\n"
+    )
+    assert main(["data", "show", prepared, "seq_len=30", "shuffle=False", "--rows", "1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["pieces"] == ["Call me Ishmael.", "Some years ag"]
+    assert row["weights"] == [1.0] * 16 + [0.0] + [1.0] * 13
+
+
+def test_show_colours_documents_on_a_terminal(prepared):
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-m", "dovetail.cli", "data", "show", prepared, "seq_len=30", "--rows", "1"]
+    subprocess.run(program, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "\x1b[33m" in shown
+    assert "\x1b[32m" in shown
+
+
+def test_check_names_what_is_damaged_and_exits_with_1(prepared, capsys):
+    assert main(["data", "check", prepared]) == 0
+    assert capsys.readouterr().out == "2 blocks in 1 shards are as written.\n"
+    file = Path("there/shards/0000/0000000-0.tokens")
+    content = bytearray(file.read_bytes())
+    content[3] ^= 1
+    file.write_bytes(content)
+    assert main(["data", "check", prepared]) == 1
+    assert "there/shards/0000/0000000-0.tokens, bytes 0 to " in capsys.readouterr().out
+    assert main(["data", "check", prepared, "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+def test_stats_prints_counts_lengths_duplicates_and_empty_documents(prepared, capsys):
+    assert main(["data", "stats", prepared]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "91 tokens of ByteTokenizer (259), 4 documents in 1 shards\n1 are like another before; 1 were empty"
+    )
+    assert "a.jsonl" in out
+    assert "16 and more" in out
+    assert main(["data", "stats", prepared, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tokens"], found["sources"][0]["documents"], found["tokenizer"]["vocab_size"]) == (91, 4, 259)
+
+
+def test_plot_has_a_bar_for_each_doubling():
+    assert _plot({1: 1, 3: 400}).splitlines() == [
+        "tokens a document",
+        "     1 and more       1  #",
+        "     2 and more       0",
+        f"     4 and more     400  {'#' * 40}",
+    ]
+
+
+def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
+    Path("a.txt").write_text("Call me Ishmael. Some years ago. " * 2000)
+    arguments = ["--tokenizer", "tiny-lm", "--to", "there", "workers=0"]
+    assert main(["data", "prepare", "a.txt", *arguments]) == 0
+    small = ["steps=2", "model.stack.num_layers=1", "input.batch_size=4", "input.seq_len=32"]
+    assert main(["train", "tiny-lm", "--data", "there", *small, "evaluators.eval.input.batch_size=2"]) == 0
+    assert "eval/loss" in capsys.readouterr().out
+    config = json.dumps(json.loads(next(Path("runs/tiny-lm-there").glob("checkpoints/step_2/config.json")).read_text()))
+    assert "PreparedDataset" in config
+    assert main(["train", "tiny-lm", "--data", "there", "--text", "a.txt"]) == 2
+    assert "--text and --data: give one of them." in capsys.readouterr().err
