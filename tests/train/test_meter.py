@@ -58,6 +58,16 @@ def test_the_share_is_of_all_units_by_all_devices(monkeypatch):
     assert found["images_per_second"] == 1e5 / 2.0
 
 
+def test_the_time_that_devices_wait_for_data_is_a_share_of_what_passed_since_the_last_reading(monkeypatch):
+    now = iter([0.0, 1.0, 5.0, 5.0])
+    monkeypatch.setattr("dovetail.train._meter.time.perf_counter", lambda: next(now))
+    waited = iter([0.0, 2.0, 3.0, 3.0])
+    meter = Meter("token", Peak(None, ""), lambda: next(waited))
+    meter.add(1e6, 1.0)  # The first step compiles, and what was waited until then does not count.
+    meter.add(100.0, 1.0)
+    assert meter.read()["data_wait"] == 0.25
+
+
 def test_of_a_cpu_the_peak_is_measured(monkeypatch):
     monkeypatch.setattr("dovetail.train._meter.measured_peak", lambda: 5e10)
     peak = peak_of(jax.devices(), "bfloat16")

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.config import REQUIRED, Component, ConfigError, find
 
 from ._batches import empty_row, make_batches, needed_streams, shares_of
-from ._dataset import Dataset
+from ._dataset import Dataset, TextDataset
 from ._errors import child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
@@ -54,6 +54,10 @@ class Input(Component, abc.ABC):
     def bounds(self) -> Mapping[str, int]:
         """Returns a number that all values of a field are less than, by field, where that is known."""
         return {}
+
+    def when_slow(self) -> str:
+        """Returns what to do if it makes batches too slowly; empty if nothing is known."""
+        return ""
 
     @property
     @abc.abstractmethod
@@ -127,6 +131,11 @@ class TextInput(Input):
     def files(self) -> Mapping[str, bytes]:
         """Returns those of the tokenizer."""
         return self.tokenizer.files()
+
+    def when_slow(self) -> str:
+        if any(isinstance(cfg, TextDataset.Config) for _, cfg in find(self.cfg, Dataset.Config)):
+            return "Tokenise the text once: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE"
+        return "Divide the work: num_workers=N, of at most as many as there are streams."
 
     def bounds(self) -> Mapping[str, int]:
         """Returns the number of tokens that there are."""

@@ -5,11 +5,13 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._goodput import Goodput
 
+_MUCH = 0.1  # Of the time spent waiting for data.
+_LONG = 2.0  # Seconds of it, before there is something to say.
 _SHORT = 5e-4  # Seconds; a batch that is there comes sooner.
 
 
@@ -17,7 +19,7 @@ class DataWait:
     """Tells apart the time in which devices have work from that in which they wait for a batch."""
 
     def __init__(self, goodput: Goodput) -> None:
-        self._goodput, self._was_slow = goodput, False
+        self._goodput, self._was_slow, self._is_said = goodput, False, False
         self._asked: queue.SimpleQueue[tuple[Any, list[Any]] | None] | None = None
 
     @contextlib.contextmanager
@@ -33,6 +35,19 @@ class DataWait:
                 self._watch(last, frame)
             yield
         self._was_slow = time.monotonic() - start > _SHORT
+
+    def seconds(self) -> float:
+        """Returns how long devices have waited for batches, in this process."""
+        return self._goodput.seconds_of("data_wait")
+
+    def advice(self, values: Mapping[str, float], unit: str, what: str) -> str:
+        """Returns, once, what there is to do about an input that is too slow, from figures of steps; or nothing."""
+        share, rate = values.get("data_wait", 0.0), values.get(f"{unit}s_per_second", 0.0)
+        if self._is_said or not what or share < _MUCH or self.seconds() < _LONG:
+            return ""
+        self._is_said = True
+        needed = rate / max(1 - share, 0.01)
+        return f"This input makes {_short(rate)} {unit}s/s, the step could take {_short(needed)}. {what}"
 
     def _watch(self, last: Any, frame: list[Any]) -> None:
         if self._asked is None:
@@ -53,3 +68,7 @@ class DataWait:
         if self._asked is not None:
             self._asked.put(None)
             self._asked = None
+
+
+def _short(rate: float) -> str:
+    return f"{rate / 1e6:.2g} M" if rate >= 1e5 else f"{rate:,.0f}"

@@ -73,6 +73,12 @@ class Goodput(Watcher):
         """What is outside of any `spent` is time of a kind, from now on."""
         self.change(self._frames[0], kind)
 
+    def seconds_of(self, kind: Kind) -> float:
+        """Returns how long a kind has taken in this process, up to now."""
+        with self._lock:
+            self._turn()
+            return self.seconds.get(kind, 0.0)
+
     @property
     def kind(self) -> Kind:
         """What time goes to at the moment."""

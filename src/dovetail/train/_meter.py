@@ -3,7 +3,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,11 +36,12 @@ def peak_of(devices: Sequence[Any], dtype: str) -> Peak:
 class Meter:
     """Measures from one reading to the next; time for evaluation and saving is left out by `restart`.
 
-    `unit` is what throughput is counted in, as the input of the run declares it.
+    `unit` is what throughput is counted in, as the input of the run declares it; `data_wait` gives the seconds in which
+    devices have waited for a batch, ever.
     """
 
-    def __init__(self, unit: str, peak: Peak) -> None:
-        self._unit, self._peak = unit, peak.flops
+    def __init__(self, unit: str, peak: Peak, data_wait: Callable[[], float] = lambda: 0.0) -> None:
+        self._unit, self._peak, self._data_wait = unit, peak.flops, data_wait
         self._started = False
         self.waited = 0.0  # Seconds for the devices, ever.
         self.restart()
@@ -48,6 +49,7 @@ class Meter:
     def restart(self) -> None:
         """Starts to measure now."""
         self._start, self._device, self._units, self._flops, self._steps = time.perf_counter(), 0.0, 0.0, 0.0, 0
+        self._waited_for_data = self._data_wait()
 
     @contextlib.contextmanager
     def device(self) -> Iterator[None]:
@@ -74,9 +76,10 @@ class Meter:
             return {}
         seconds = time.perf_counter() - self._start
         rate, flops, host = self._units / seconds, self._flops / seconds, (seconds - self._device) / self._steps
+        waited = min((self._data_wait() - self._waited_for_data) / seconds, 1.0)
         self.restart()
         share = {} if self._peak is None else {"mfu": flops / self._peak}
-        return {f"{self._unit}s_per_second": rate, **share, "host_ms": host * 1e3}
+        return {f"{self._unit}s_per_second": rate, **share, "host_ms": host * 1e3, "data_wait": waited}
 
 
 def measured_peak(size: int = 1024, seconds: float = 0.3) -> float:

@@ -186,7 +186,7 @@ class Trainer(Component):
             about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. "
             # Only the first process shows it, and to measure one takes a while.
             peak = peak_of(self._devices.all, self.cfg.compute_dtype) if is_first() else Peak(None, "")
-            run.meter = Meter(size.unit, peak)
+            run.meter = Meter(size.unit, peak, self._outside.data_wait.seconds)
             about += f"Peak: {peak.text}. "
             about += _going_on(run) if run.first else f"The run is in {self.cfg.directory}."
             about += "".join(f"\n{text}" for text in (tiers.about, said) if text) + told(self._outside.url)
@@ -408,6 +408,8 @@ class Trainer(Component):
             values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
+            if said := self._outside.data_wait.advice(values, spec.unit, self.input.when_slow()):
+                self._say(step, "input", said)
 
     def _save(self, run: _Run) -> None:
         with self._goodput.spent("checkpoint"):
