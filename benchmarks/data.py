@@ -25,7 +25,7 @@ from typing import Any
 import grain
 import numpy as np
 from _report import header, table
-from array_record.python import array_record_module
+from array_record.python.array_record_module import ArrayRecordWriter
 
 from dovetail.data import (
     BestFitPacker,
@@ -118,7 +118,7 @@ def dovetail_batches(path: str, *, streams: int = 8, **fields: Any) -> Iterator[
 
 def write_array_record(path: str, file: Path) -> None:
     """Writes the documents of prepared data as records, uncompressed, one in a group: made for reading by index."""
-    writer = array_record_module.ArrayRecordWriter(str(file), "group_size:1,uncompressed")
+    writer = ArrayRecordWriter(str(file), "group_size:1,uncompressed")
     data = PreparedData(path)
     for block in range(len(data)):
         (found,) = data.read([block])

@@ -5,6 +5,8 @@ It has no packing, so the rows are cut beforehand: `streaming_data.py TOKENS.npy
 per second and the seconds to the first batch.
 """
 
+# pyright: reportMissingImports=false
+
 import statistics
 import sys
 import time

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, to_json
 from dovetail.data import ByteTokenizer, DataError, HuggingFaceTokenizer, Preparation, PreparedData
 from dovetail.data import _claims as claims
 from dovetail.data import _unit_maker as unit_maker
@@ -332,3 +333,37 @@ def test_missing_eos_and_impossible_numbers_are_config_errors(write, tmp_path, h
         cfg.set(separator="").build()
     with pytest.raises(ConfigError, match="no file matches"):
         cfg.set(sources=["no/such"]).build()
+
+
+def test_of_two_hosts_one_is_killed_and_the_other_ends_the_work(write, tmp_path):
+    file = write("a.jsonl", records(TEXTS * 100))
+    config([file], tmp_path / "calm", shard_bytes=5000).build().run()
+    command = [sys.executable, "-m", "dovetail.cli", "data", "prepare", file, "--tokenizer", "bytes"]
+    command += ["--to", str(tmp_path / "out"), "shard_bytes=5000", "workers=1"]
+    first, second = (subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2))
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob("work/done/*/*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.kill()
+    first.communicate()
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 0, errors.decode()
+    assert contents(tmp_path / "calm") == contents(tmp_path / "out")
+
+
+def test_when_all_are_killed_the_same_command_goes_on(write, tmp_path):
+    file = write("a.jsonl", records(TEXTS * 100))
+    cfg = config([file], tmp_path / "calm", shard_bytes=5000)
+    cfg.build().run()
+    program = (
+        "import os, signal\n"
+        "from dovetail.config import from_json\n"
+        "from dovetail.data import Preparation\n"
+        f"cfg = from_json({to_json(cfg)!r}).set(to={str(tmp_path / 'out')!r})\n"
+        "cfg.build().run(lambda progress: progress.done == 3 and os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "out").glob("work/done/*/*"))) >= 3
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    cfg.set(to=str(tmp_path / "out")).build().run()
+    assert contents(tmp_path / "calm") == contents(tmp_path / "out")
