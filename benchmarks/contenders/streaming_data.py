@@ -7,6 +7,7 @@ per second and the seconds to the first batch.
 
 # pyright: reportMissingImports=false
 
+import shutil
 import statistics
 import sys
 import time
@@ -23,9 +24,10 @@ def main() -> None:
     with MDSWriter(out=home, columns={"tokens": f"ndarray:uint16:{seq_len}"}) as out:
         for row in ids[: len(ids) // seq_len * seq_len].reshape(-1, seq_len):
             out.write({"tokens": row})
+    shutil.copytree(home, f"{home}-again")  # One directory cannot be two parts.
     start = time.perf_counter()
     count = (batches + 1) * rows * 8
-    parts = [Stream(local=home, choose=count // 3), Stream(local=home, split=".", choose=count - count // 3)]
+    parts = [Stream(local=home, choose=count // 3), Stream(local=f"{home}-again", choose=count - count // 3)]
     dataset = StreamingDataset(streams=parts, shuffle=True, batch_size=rows)
     iterator = iter(DataLoader(dataset, batch_size=rows, collate_fn=_collate))
     next(iterator)

@@ -24,6 +24,7 @@ from dovetail.data import ByteTokenizer, DataError, HuggingFaceTokenizer, Prepar
 from dovetail.data import _claims as claims
 from dovetail.data import _unit_maker as unit_maker
 from dovetail.data import _units as units
+from support.small_disk import fill, small_disk
 
 BYTES = ByteTokenizer.Config()
 
@@ -251,7 +252,6 @@ def test_long_documents_are_read_in_pieces_and_are_there_whole(write, tmp_path, 
         (b'{"text": "fine"}\n{"body": "x"}\n', r"a\.jsonl:2: the record has no field 'text'\. It has: body\."),
         (b'{"text": "half \\ud800 pair"}\n', r"a\.jsonl:1: character 5 is half of a surrogate pair"),
         (b'{"text": [1, 999]}\n', r"a\.jsonl:1: token 1 of 2 is 999, outside the vocabulary of 259"),
-        (b"\n \n", r"a\.jsonl: there is no document in all of it"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 1])
@@ -260,12 +260,16 @@ def test_bad_documents_are_errors_that_name_their_place(write, tmp_path, content
     cfg = config(
         [write("a.jsonl", content), *([good] if good else [])], tmp_path / "out", workers=workers, shard_bytes=30
     )
-    if b"text" not in content and workers:
-        pytest.skip("there are documents in the other file")
     with pytest.raises(DataError, match=message):
         cfg.build().run()
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert not list((tmp_path / "out").glob("work/claims/*"))
+
+
+def test_sources_without_a_document_are_an_error(write, tmp_path):
+    with pytest.raises(DataError, match=r"a\.jsonl: there is no document in all of it"):
+        config([write("a.jsonl", b"\n \n")], tmp_path / "out").build().run()
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_file_that_changes_or_vanishes_is_named(write, tmp_path):
@@ -367,3 +371,20 @@ def test_when_all_are_killed_the_same_command_goes_on(write, tmp_path):
     assert not (tmp_path / "out" / "manifest.json").exists()
     cfg.set(to=str(tmp_path / "out")).build().run()
     assert contents(tmp_path / "calm") == contents(tmp_path / "out")
+
+
+def test_a_disk_that_is_really_full_is_said_and_with_room_it_goes_on(write, tmp_path):
+    texts = TEXTS * 150
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        filler = fill(disk, leave=300_000)
+        cfg = config([write("a.jsonl", records(texts))], disk / "out", shard_bytes=20_000)
+        with pytest.raises(DataError, match=r"cannot be written: No space left on device\. Make room, and run"):
+            cfg.build().run()
+        assert not (disk / "out" / "manifest.json").exists()
+        done = len(list((disk / "out").glob("work/done/*/*")))
+        assert done > 1
+        filler.unlink()
+        seen = []
+        cfg.build().run(lambda progress: seen.append(progress.units))
+        assert max(seen) == len(cfg.build()._units) - done
+        assert documents(disk / "out") == ended(texts)
