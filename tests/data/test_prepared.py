@@ -156,6 +156,26 @@ def test_a_process_reads_no_more_than_the_windows_of_its_streams(tmp_path, monke
     assert read < 2 * 4 * 4096 * 2 * 1.5  # Two streams, a window each, of 4 blocks with 2 bytes for each token.
 
 
+@pytest.mark.parametrize("epochs", [None, 2])
+def test_reading_ahead_in_a_store_that_is_far_changes_nothing(path, monkeypatch, epochs):
+    wanted = [(names([row]), row[1]) for row in islice(dataset(path, epochs=epochs).rows(1, 2, None), 300)]
+    monkeypatch.setattr(places._Directory, "is_far", True)
+    data = dataset(path, epochs=epochs)
+    assert [(names([row]), row[1]) for row in islice(data.rows(1, 2, None), 300)] == wanted
+    again = islice(data.rows(1, 2, wanted[70][1]), len(wanted) - 71)
+    assert [(names([row]), row[1]) for row in again] == wanted[71:]
+
+
+def test_tables_of_blocks_are_read_once_and_only_some_are_kept(path, monkeypatch):
+    counted = Counted(monkeypatch)
+    data = PreparedData(path)
+    first = counted.of(lambda: data.read([0, 1]))
+    assert counted.of(lambda: data.read([0, 1])) == first - 24 * int(data.shards[0]["blocks"])
+    monkeypatch.setattr("dovetail.data._blocks._TABLES", 2)
+    data.read(range(len(data)))
+    assert list(data._tables) == [2, 3]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_global_batches_are_the_same_for_any_number_of_processes_and_workers_and_go_on(tmp_path, workers):
     cfg = big(tmp_path)

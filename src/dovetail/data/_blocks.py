@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PreparedData`: reads blocks of prepared data by their number, and says which file is not what it was."""
 
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ import numpy as np
 from dovetail.config import ConfigError, from_json
 
 from ._errors import DataError
-from ._files import Cache
 from ._manifest import BLOCK, LENGTH, ORIGIN, read_manifest, read_table, shard_name
 from ._places import Place, Range, open_place
 from ._tokenizer import Tokenizer
@@ -34,7 +34,8 @@ class PreparedData:
         self.manifest = read_manifest(self.place, where)
         self.shards = read_table(self.place, self.manifest)
         self._ends = np.cumsum(self.shards["blocks"])  # Blocks up to the end of each shard.
-        self._tables = Cache[int, np.ndarray](self._read_table, limit=_TABLES)
+        self._tables: dict[int, np.ndarray] = {}  # Of the shards that were read last.
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
         return PreparedData, (self.path, self._where)
@@ -66,10 +67,11 @@ class PreparedData:
     def read(self, blocks: Sequence[int]) -> list[Block]:
         """Returns blocks, read together and checked."""
         located = [self.locate(block) for block in blocks]
+        tables = self._tables_of([shard for shard, _ in located])
         ranges = list[Range]()
         checks = list[int]()
         for shard, number in located:
-            table, name = self.table(shard), self.name(shard)
+            table, name = tables[shard], self.name(shard)
             tokens, documents = _bounds(table["tokens"], number), _bounds(table["documents"], number)
             size, head = self.manifest.dtype.itemsize, len(table) * BLOCK.itemsize
             ranges.append(Range(f"{name}.tokens", tokens[0] * size, tokens[1] * size))
@@ -84,16 +86,22 @@ class PreparedData:
             for tokens, lengths in zip(found[::2], found[1::2], strict=True)
         ]
 
-    def table(self, shard: int) -> np.ndarray:
-        """Returns the lines for the blocks of a shard."""
-        with self._tables.use(shard) as table:
-            return table
-
-    def _read_table(self, shard: int) -> np.ndarray:
-        line, name = self.shards[shard], f"{self.name(shard)}.index"
-        (data,) = self.place.read_ranges([Range(name, 0, int(line["blocks"]) * BLOCK.itemsize)])
-        _check(data, int(line["blocks_crc"]), self.place.named(name))
-        return np.frombuffer(data, BLOCK)
+    def _tables_of(self, shards: Sequence[int]) -> dict[int, np.ndarray]:
+        """Returns the lines for the blocks of shards; those that are not kept are read together."""
+        with self._lock:
+            found = {shard: self._tables[shard] for shard in shards if shard in self._tables}
+        missing = [shard for shard in dict.fromkeys(shards) if shard not in found]
+        sizes = [int(self.shards[shard]["blocks"]) * BLOCK.itemsize for shard in missing]
+        names = [f"{self.name(shard)}.index" for shard in missing]
+        read = self.place.read_ranges([Range(name, 0, size) for name, size in zip(names, sizes, strict=True)])
+        for shard, name, data in zip(missing, names, read, strict=True):
+            _check(data, int(self.shards[shard]["blocks_crc"]), self.place.named(name))
+            found[shard] = np.frombuffer(data, BLOCK)
+        with self._lock:
+            self._tables.update(found)
+            for shard in list(self._tables)[: max(len(self._tables) - _TABLES, 0)]:
+                del self._tables[shard]
+        return found
 
     def origins(self, shard: int) -> np.ndarray:
         """Returns where the documents of a shard come from."""

@@ -31,8 +31,10 @@ class Range(NamedTuple):
 class Place(abc.ABC):
     """Files by name. What cannot be read or written is a `DataError` that says where and why.
 
-    A file appears whole or not at all, so one that is there can be read.
+    A file appears whole or not at all, so one that is there can be read. `is_far`: it pays to ask ahead of need.
     """
+
+    is_far = False
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -203,6 +205,8 @@ class _Directory(Place):
 
 
 class _Bucket(Place):
+    is_far = True
+
     def __init__(self, url: str, where: str) -> None:
         super().__init__(url.rstrip("/"))
         self._objects = Objects(url, where=where, error=DataError)

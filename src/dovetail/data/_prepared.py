@@ -5,7 +5,9 @@ Blocks are dealt to streams, not documents: a window is some blocks from anywher
 shuffled into each other, and each stream reads windows of its own. So a process reads only what its streams need.
 """
 
+import functools
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -86,6 +88,11 @@ class PreparedDataset(Dataset):
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         return self._packer.rows(_Windows(self, stream, num_streams), state)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether it takes a while until what is read is there."""
+        return self._data.place.is_far
+
     def window(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Returns the tokens of a window, their documents' ends and order; None past the last epoch."""
         cfg = self.cfg
@@ -109,6 +116,7 @@ class _Windows(Reader):
 
     def __init__(self, dataset: PreparedDataset, stream: int, num_streams: int) -> None:
         self._dataset, self._stream, self._num_streams = dataset, stream, num_streams
+        self._ahead: tuple[int, Future[Any]] | None = None  # The window after the one read last, on its way.
 
     @property
     def first(self) -> DocumentPlace:
@@ -116,7 +124,7 @@ class _Windows(Reader):
 
     def read(self, place: DocumentPlace) -> Run | None:
         number, skip = place
-        window = self._dataset.window(self._stream + number * self._num_streams)
+        window = self._window(number)
         if window is None:
             return None
         tokens, ends, order = window
@@ -130,3 +138,18 @@ class _Windows(Reader):
             return [number, skip + document] if skip + document < count else [number + 1, 0]
 
         return Run(np.concatenate(joined), np.cumsum(stops - starts), nth)
+
+    def _window(self, number: int) -> Any:
+        ahead, self._ahead = self._ahead, None
+        found = ahead[1].result() if ahead and ahead[0] == number else self._dataset.window(self._nth(number))
+        if self._dataset.is_far:
+            self._ahead = number + 1, _threads().submit(self._dataset.window, self._nth(number + 1))
+        return found
+
+    def _nth(self, number: int) -> int:
+        return self._stream + number * self._num_streams
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(8, thread_name_prefix="prepared data")
