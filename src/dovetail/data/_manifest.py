@@ -14,6 +14,7 @@ like a document.
 """
 
 import dataclasses
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping
@@ -85,7 +86,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """A short text that differs for other data."""
-        return f"{zlib.crc32(self.to_bytes()):08x}"
+        return hashlib.blake2b(self.to_bytes(), digest_size=8).hexdigest()
 
 
 def _text(content: Any) -> bytes:
