@@ -15,6 +15,7 @@ from dovetail.config import ConfigError
 
 from .._records import JobInfo, exit_code_in, record_in
 from ._decide import Decision
+from ._forecast import corrected
 from ._jobs import JobSpec
 from ._past import Past, Place, note_event, past_of
 from ._progress import progress_of
@@ -121,8 +122,9 @@ class Executor:
         arrived = now if past.arrived is None else past.arrived
         ran = past.ran_until(now)
         measured = {**past.rates, **({seen.place: seen.rate} if seen.place is not None and seen.rate else {})}
-        rates = {pool: dict(by_chips) for pool, by_chips in spec.rates.items()}
-        for (pool, chips), rate in measured.items():
+        believed = {(pool, int(n)): rate for pool, by_chips in spec.rates.items() for n, rate in by_chips.items()}
+        rates: dict[str, dict[str, float]] = {}
+        for (pool, chips), rate in {**corrected(believed, measured), **measured}.items():
             rates.setdefault(pool, {})[str(chips)] = rate
         deadline = spec.deadline_seconds
         return spec.set(
