@@ -8,7 +8,6 @@ enough, as after a preemption, at the time limit, or without the first host, Slu
 import contextlib
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from ._engine import Engine
 from ._host import Work
 from ._launcher import Job
 from ._records import JobInfo, Record, cancel_in, is_cancelled, record_in, told
-from ._slurm_ask import Away, ask, comment, insist, never_starts, queued
+from ._slurm_ask import Away, ask, comment, insist, never_starts, queued, single
 from ._slurm_script import Script
 from ._tail import lines_of
 
@@ -76,6 +75,8 @@ class Slurm(Engine):
     def render(self, job: Job) -> Mapping[str, str]:
         cfg, bundle = self.cfg, job.bundle
         assert bundle is not None
+        if cfg.per_host == "chips" and job.hardware is None:
+            raise ConfigError("launch.per_host is chips: say how many a host has, as in --on gpu-h100-8.")
         per = _chips(job.hardware) if cfg.per_host == "chips" else 1
         if cfg.processes % per:
             raise ConfigError(f"launch: {cfg.processes} processes are no whole hosts of {per} chips each.")
@@ -188,18 +189,34 @@ class Slurm(Engine):
         for each in self._queued():
             if each.directory == record.directory and each.state not in _ENDED:
                 if (each.name, each.bundle) == (record.name, record.bundle):
-                    return dataclasses.replace(each, id=each.id.partition("_")[0])
+                    array = each.id.partition("_")[0]
+                    self._refuse_further_runs(array, record)
+                    return dataclasses.replace(each, id=array)
                 raise ConfigError(
                     f"launch: job {each.id} ({each.name}) is {each.state} in {each.directory}, and is not this one.\n"
                     f"  End it first, by `dovetail jobs cancel {each.id}`, or give this run a directory of its own."
                 )
         return None
 
+    def _refuse_further_runs(self, array: str, record: Record) -> None:
+        """Raises if a sweep is to have runs that the array which is there has not: an array does not grow."""
+        there = record_in(Path(record.directory))
+        if there is None or there.id != array:
+            return
+        known = there.about.get("runs", ())
+        further = [Path(each).name for each in record.about.get("runs", ()) if each not in known]
+        if further:
+            raise ConfigError(
+                f"launch: job {array} ({record.name}) goes on in {record.directory}, without {', '.join(further[:3])}"
+                f"{' and others' if further[3:] else ''}.\n  Wait until it has ended, or cancel it: "
+                f"`dovetail jobs cancel {array}`."
+            )
+
     def _queued(self) -> list[JobInfo]:
         return queued(self.cfg.patience)
 
     def jobs(self) -> Sequence[JobInfo]:
-        return [_placed(each) for each in self._queued()]
+        return [_placed(each) for each in single(self._queued())]
 
     def logs(self, job: JobInfo, *, follow: bool) -> Iterator[str]:
         record = record_in(Path(job.directory))
@@ -218,12 +235,12 @@ class Slurm(Engine):
         return [each for each in self.jobs() if job in (each.id, each.id.partition("_")[0])]
 
     def cancel(self, job: JobInfo) -> None:
-        for each in self._found(job.id):
-            if each.state in _ENDED:
-                continue
+        alive = [each for each in self._found(job.id) if each.state not in _ENDED]
+        for each in alive:
             cancel_in(Path(each.directory), each.id)  # So that it does not come back, whatever happens next.
-            how = ["--signal=TERM"] if each.state == "running" else []
-            insist("scancel", *how, re.sub(r"%\d+", "", each.id), seconds=self.cfg.patience)
+        for how, running in (((), False), (("--signal=TERM",), True)):
+            if ids := [each.id for each in alive if (each.state == "running") == running]:
+                insist("scancel", *how, *ids, seconds=self.cfg.patience)
 
     def resume(self, job: JobInfo, record: Record) -> JobInfo:
         with FileLock(Path(record.directory) / "launch" / "submit.lock"):
