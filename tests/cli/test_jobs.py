@@ -331,7 +331,9 @@ def test_a_sweep_is_cancelled_as_a_whole_or_by_one_of_its_runs(capsys, slurm):
     assert [call.arguments for call in slurm.calls if "--json" not in call.arguments] == [["--signal=TERM", "12_1"]]
     says(slurm, *parts)
     assert main(["jobs", "cancel", "12"]) == 0
-    assert {call.arguments[-1] for call in slurm.calls if "--json" not in call.arguments} == {"12_0", "12_1"}
+    assert [call.arguments for call in slurm.calls if "--json" not in call.arguments] == [
+        ["--signal=TERM", "12_0", "12_1"]
+    ]
     capsys.readouterr()
     assert "stands for several: 12_0, 12_1." in refused(capsys, "logs", "12")
 

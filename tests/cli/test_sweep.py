@@ -216,6 +216,12 @@ def test_a_metric_that_the_runs_do_not_have_is_said_with_those_that_they_have(ca
     assert len(_called(sweep)) == 2
 
 
+@pytest.mark.parametrize("option", ["--metric=loss", "--at-once=2"])
+def test_options_of_sweeps_are_refused_without_one(capsys, option):
+    assert main(["launch", "tiny-lm", option]) == 2
+    assert f"{option.partition('=')[0]} is of sweeps, and there is no --sweep" in capsys.readouterr().err
+
+
 def test_a_grid_that_is_far_too_large_is_refused_at_once():
     with pytest.raises(ConfigError, match=r"10,000,000,000 runs"):
         grid([f"a{number}.b=0,1,2,3,4,5,6,7,8,9" for number in range(10)], 0)

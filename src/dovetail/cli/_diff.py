@@ -2,20 +2,18 @@
 """`dovetail diff A B`: what differs between two recipes; with `--via`, in what an engine would be given for them."""
 
 import argparse
-import contextlib
 import difflib
 import gzip
 import io
 import json
-import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dovetail.config import ConfigError, diff
 from dovetail.launch import Engine, Record, record_in
 
-from ._code import _files, own_modules
+from ._code import code_apart
 from ._job import LAUNCHERS, job_for
 from ._launch import Asked, split_launching
 from ._resolve import check, is_run, resolve, split_hardware
@@ -84,26 +82,13 @@ def _given(name: str, args: argparse.Namespace) -> Mapping[str, bytes]:
         raise ConfigError(f"diff: {name} does not say what was submitted: its launch/job.json cannot be read.")
     recipe, on = split_hardware(name, None)
     check(recipe, split_launching(args.overrides)[1], on)
-    with _alone():
+    with code_apart():
         asked = Asked(recipe, args.overrides, args.via, {}, args.mesh, on, args.code)
         prepared = asked.prepared()
         job = job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code)
         assert job.bundle is not None
         rendered = {file: text.encode() for file, text in prepared.cfg.build().render(job).items()}
         return rendered | {f"bundle/{file}": data for file, data in job.bundle.files.items()}
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Forgets the user's files that are loaded meanwhile: the bundle of the other side has only its own."""
-    files, modules = dict(_files), own_modules()
-    try:
-        yield
-    finally:
-        for name in own_modules() - modules:
-            del sys.modules[name]
-        _files.clear()
-        _files.update(files)
 
 
 def _submitted(name: str, record: Record, via: str) -> Mapping[str, bytes]:

@@ -48,7 +48,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     values = "launch one run for each of these values; several make a grid"
     parser.add_argument("--sweep", action="append", default=[], metavar="PATH=VALUE,VALUE,...", help=values)
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="and for each of the seeds 0 to N-1")
-    parser.add_argument("--metric", default="loss", help="by which a sweep is compared; by default the training loss")
+    parser.add_argument("--metric", help="by which a sweep is compared; by default the training loss")
     parser.add_argument("--at-once", type=int, metavar="N", help="how many runs of a sweep may go on at a time")
 
 
@@ -138,7 +138,7 @@ def sweep(args: argparse.Namespace, asked: "Asked") -> int:
     launched_as = {each.directory: _launched_as(args, prepared, each) for each in variants}
     _check_same(launched_as)
     missing = [each for each in variants if exit_code_in(each.directory) != DONE]
-    state = _Sweep(base, variants, args.metric)
+    state = _Sweep(base, variants, args.metric or "loss")
     if isinstance(prepared.cfg, Engine.Config):
         return _by_engine(args, prepared, missing, state, launched_as)
     if args.check:

@@ -19,17 +19,13 @@ from dovetail.config import ConfigError
 from dovetail.hardware import Hardware
 
 from ._engine import Engine
-from ._host import Work
 from ._launcher import Job
 from ._records import JobInfo, Record, cancel_in, is_cancelled, record_in, told
-from ._slurm_ask import Away, ask, comment, insist, never_starts, queued, single
-from ._slurm_script import Script
+from ._slurm_ask import Away, ask, insist, never_starts, queued, single
+from ._slurm_job import script_of
 from ._tail import lines_of
 
 _ENDED = ("done", "failed", "cancelled")
-_BACK = (
-    3.0  # Seconds for a lost host to be there again: `srun` starts nothing anew, so only one that could not be heard.
-)
 _LOOK = 1.0  # Seconds between two questions whether a job is over.
 
 
@@ -73,67 +69,7 @@ class Slurm(Engine):
         cfg.supervision.check()
 
     def render(self, job: Job) -> Mapping[str, str]:
-        cfg, bundle = self.cfg, job.bundle
-        assert bundle is not None
-        if cfg.per_host == "chips" and job.hardware is None:
-            raise ConfigError("launch.per_host is chips: say how many a host has, as in --on gpu-h100-8.")
-        per = _chips(job.hardware) if cfg.per_host == "chips" else 1
-        if cfg.processes % per:
-            raise ConfigError(f"launch: {cfg.processes} processes are no whole hosts of {per} chips each.")
-        hosts, least = cfg.processes // per + cfg.spares, cfg.min_processes or cfg.processes
-        work = Work(job.arguments, cfg.processes, least, cfg.supervision, job.status, _BACK)
-        survives = cfg.spares > 0 or least < cfg.processes  # The job goes on when a host is lost.
-        script = Script(
-            options=self._options(job, hosts, per, survives),
-            srun=[
-                f"--nodes={hosts} --ntasks={hosts * per} --ntasks-per-node={per} --cpu-bind=none --mpi=none",
-                "--kill-on-bad-exit=0 --wait=0",
-                *(["--no-kill"] if survives else []),
-            ],
-            work=work.text,
-            directory=str(job.directory),
-            bundle=bundle.hash,
-            files=len(bundle.files),
-            variants=[(str(each.directory), each.overrides) for each in job.sweep],
-            setup=cfg.setup,
-            python=cfg.python,
-            local=cfg.local,
-            requeues=cfg.requeue,
-            by_chip=cfg.per_host == "chips",
-        )
-        return {"job.sh": script.text()}
-
-    def _options(self, job: Job, hosts: int, per: int, survives: bool) -> list[str]:
-        cfg, bundle, chips = self.cfg, job.bundle, _chips(job.hardware)
-        names = job.hardware.chip.slurm if job.hardware is not None else None
-        gres = f"{names.gres}:{chips}" if cfg.gres is None and names is not None else cfg.gres
-        array = f"0-{len(job.sweep) - 1}" + (f"%{cfg.at_once}" if cfg.at_once else "") if job.sweep else ""
-        assert bundle is not None
-        valued = {
-            "job-name": job.name,
-            "comment": comment(bundle.hash, str(job.directory)),
-            "nodes": str(hosts),
-            "ntasks-per-node": str(per),
-            "partition": cfg.partition,
-            "account": cfg.account,
-            "qos": cfg.qos,
-            "constraint": cfg.constraint,
-            "gres": gres or "",
-            "exclude": cfg.exclude,
-            "time": cfg.time,
-            "signal": f"TERM@{cfg.margin}" if cfg.time else "",
-            "array": array,
-            "output": f"{job.logs}/job-{'%A_%a' if job.sweep else '%j'}.log",
-            "open-mode": "append",
-            "export": ",".join(cfg.export) or "NIL",
-        }
-        plain = [*(["exclusive", "mem=0"] if cfg.exclusive else []), "requeue" if cfg.requeue else "no-requeue"]
-        plain += ["no-kill"] if survives else []
-        return [
-            *(f"--{name}={_quoted(value)}" for name, value in valued.items() if value),
-            *(f"--{name}" for name in plain),
-            *cfg.options,
-        ]
+        return {"job.sh": script_of(self.cfg, job)}
 
     def check(self, job: Job) -> str:
         return ask("sbatch", "--test-only", text=self.render(job)["job.sh"], seconds=self.cfg.patience)
@@ -243,17 +179,13 @@ class Slurm(Engine):
                 insist("scancel", *how, *ids, seconds=self.cfg.patience)
 
     def resume(self, job: JobInfo, record: Record) -> JobInfo:
+        if "_" in record.id:
+            raise ConfigError(
+                f"launch: job {record.id} is one run of a sweep, which is submitted as a whole.\n"
+                "  Launch the sweep again: it goes on with what is missing."
+            )
         with FileLock(Path(record.directory) / "launch" / "submit.lock"):
             return self._there(record) or self._submitted(dataclasses.replace(record, id=""))
-
-
-def _chips(hardware: Hardware | None) -> int:
-    return 1 if hardware is None else math.prod(hardware.host_shape)
-
-
-def _quoted(value: str) -> str:
-    """Returns a value as lines of `#SBATCH` take it."""
-    return value if value.isascii() and not set(value) & set(" \t#'\"\\&*[]") else f'"{value}"'
 
 
 def _placed(job: JobInfo) -> JobInfo:
