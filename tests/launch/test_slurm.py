@@ -149,7 +149,8 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for_and_one_that_stays_
 
 
 def test_a_job_that_comes_to_its_time_limit_saves_before_it_and_goes_on_in_the_next_start(unbroken, run):
-    run.launch("--processes", "2", "launch.time=1", "launch.margin=45", steps=STEPS)  # 15 s, about, for each start.
+    slow = 'launch.setup=["export CHAOS_STEP_SECONDS=0.08"]'  # 24 s for all steps, and 15 s, about, for each start.
+    run.launch("--processes", "2", "launch.time=1", "launch.margin=45", slow, steps=STEPS)
     assert run.until(1, "over")["code"] == 85  # Nobody else has asked it to.
     shown = run.until_over(seconds=240)
     assert shown["state"] == "done", run.log()

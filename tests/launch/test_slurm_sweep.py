@@ -12,6 +12,7 @@ from support import slurm
 from support.slurm_run import SlurmRun
 
 SWEEP = ["--sweep", "learner.schedule.peak=1e-4,3e-2", "--seeds", "2"]
+SLOW = 'launch.setup=["export CHAOS_STEP_SECONDS=1.5"]'  # So that it goes on while it is looked at.
 NAMES = ["peak=1e-4,seed=0", "peak=1e-4,seed=1", "peak=3e-2,seed=0", "peak=3e-2,seed=1"]
 
 pytestmark = [
@@ -29,15 +30,15 @@ def run(tmp_path) -> Iterator[SlurmRun]:
 def test_a_sweep_is_one_array_that_is_cancelled_as_a_whole_and_goes_on_with_what_is_missing(run):
     runs = run.run / "sweep"
     # Two at a time, on hosts with room for two processes that compile.
-    first = run.launch(*SWEEP, "--at-once", "2", steps=12)
+    first = run.launch(*SWEEP, "--at-once", "2", SLOW, steps=12)
     run.cluster.until(lambda: exit_code_in(runs / NAMES[0]) == 0, f"a run: {run.log()}", 180)
     listed = {each["directory"]: each for each in _jobs(run) if each["id"].startswith(f"{first}_")}
     assert sorted(listed) == [str(runs / name) for name in NAMES]
     assert listed[str(runs / NAMES[3])]["state"] in ("waiting", "running")
     # What goes on is not submitted again, and an array that is there gets no further runs.
-    assert run.launch(*SWEEP, "--at-once", "2", steps=12) == first
+    assert run.launch(*SWEEP, "--at-once", "2", SLOW, steps=12) == first
     further = ["--sweep", "learner.schedule.peak=1e-4,1e-3,3e-2", "--seeds", "2"]
-    refused = run.cli(*run.arguments(*further, steps=12), check=False)
+    refused = run.cli(*run.arguments(*further, SLOW, steps=12), check=False)
     assert refused.returncode == 2
     assert f"job {first} (chaos-run-run-" in refused.stderr
     assert "goes on in" in refused.stderr
