@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests skypilot parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding chaos bench clean
 
 help: ## list the targets
@@ -46,6 +46,14 @@ skypilot: .venv/skypilot/installed ## install SkyPilot, 330 MB, for the test tha
 	$(PYTHON) -m venv .venv/skypilot
 	env -u PIP_CONSTRAINT .venv/skypilot/bin/pip install --quiet skypilot==0.14.1
 	@touch $@
+
+slurm: ## install Slurm by Debian's packages, as root, for the tests that start one
+	@have() { command -v "$$1" > /dev/null; }; \
+	if have slurmctld && have slurmd && have sbatch && have munged; then :; \
+	elif [ "$$(id -u)" = 0 ] && have apt-get; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			slurmctld slurmd slurm-client munge > /dev/null; \
+	else echo "no root or no apt-get: the tests that start a Slurm are skipped"; fi
 
 test: venv ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not slow"

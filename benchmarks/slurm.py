@@ -93,6 +93,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = str(directory / "c" / "cache")
         wanted, compared = unbroken(directory / "unbroken"), list[str]()
         with slurm.slurm(directory / "c") as cluster:
+            version = cluster.run("sbatch", "--version").stdout.strip()
             for number in range(args.rounds):
                 for break_it in (preempted_and_without_a_node, with_a_spare):
                     run = SlurmRun(cluster, directory / f"{break_it.__name__}-{number}")
@@ -104,8 +105,7 @@ def main() -> None:
                         if node not in cluster.idle():
                             cluster.start_node(node)
                     cluster.until(lambda: len(cluster.idle()) == len(slurm.NODES), "nodes")
-        version = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    header("Jobs of Slurm that are broken")
+        header("Jobs of Slurm that are broken")
     print(
         f"`python benchmarks/slurm.py --rounds {args.rounds}`: two processes that train, on a Slurm of four nodes that"
     )

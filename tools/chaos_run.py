@@ -2,7 +2,7 @@
 """The run that `tools/chaos.py` breaks: a small model, rows that say their number, and processes that fail when told.
 
 Each process writes down which rows it was given at which step, and looks at each step for a file that tells it to
-crash, to hang, to be slow, or that its clock jumps.
+crash, to hang, to be slow, or that its clock jumps. CHAOS_STEP_SECONDS in its environment makes a host slow for good.
 """
 
 import json
@@ -87,6 +87,7 @@ class _Watched:
         if self._slow:
             self._slow -= 1
             time.sleep(0.05)
+        time.sleep(float(os.environ.get("CHAOS_STEP_SECONDS", "0")))
         batch = next(self._inner)
         with self._given.open("a") as file:
             file.write(json.dumps([self._inner.get_state()["step"], numbers(batch)]) + "\n")

@@ -131,7 +131,7 @@ def _resolve(args: Any) -> None:
     if hasattr(args, "prompt"):
         written, overrides = split_writing(overrides)
         override(Sampler.Config(), written)
-    if args.command == "launch":
+    if args.command == "launch" or (args.command == "diff" and args.via):
         launched, overrides = split_launching(overrides)
         override(LAUNCHERS[args.via](), launched)
     if args.command == "serve" or getattr(args, "serve", False):

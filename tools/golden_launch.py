@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden manifests: what engines would be given for a few jobs, kept so that a change of it is seen in review.
+"""Golden manifests and scripts: what engines would be given for a few jobs, so that a change of it is seen in review.
 
 `python tools/golden_launch.py` rewrites `tests/launch/goldens`. `broken()` gives manifests with one mistake each.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.hardware import hardware
-from dovetail.launch import Bundle, Job, Kubernetes, SkyPilot
+from dovetail.launch import Bundle, Job, Kubernetes, SkyPilot, Slurm, Variant
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "tests" / "launch" / "goldens"
 BUNDLE = Bundle({"config.json": b"{}\n", "constraints.txt": b"jax==0.10.2\n", "code/dovetail/__init__.py": b""})
@@ -28,6 +28,35 @@ _TASKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpus": ("gpu-h100-16", {"alternatives": ["gpu-h200-16", "gpu-a100-16"], "spares": 1}),
     "tpus": ("tpu-v6e-16", {"bucket": "gs://my-runs", "spot": "only", "ordered": False, "infra": ["gcp/us-central1"]}),
 }
+_SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "plain": ("gpu-h100-16", {"processes": 2}),
+    "spares-and-a-limit": (
+        "gpu-h100-16",
+        {
+            "processes": 2,
+            "spares": 1,
+            "min_processes": 1,
+            "time": "1-12:00:00",
+            "partition": "batch",
+            "account": "research",
+            "constraint": "[h100*2&a100*1]",
+            "exclude": "n[7-9]",
+            "options": ["--nice=100"],
+        },
+    ),
+    "sweep": ("gpu-h100-8", {"processes": 1, "at_once": 2}),
+    "chips": (
+        "gpu-h100-16",
+        {
+            "processes": 16,
+            "per_host": "chips",
+            "requeue": False,
+            "exclusive": False,
+            "python": "/opt/python/bin/python3",
+            "setup": ["module load cuda", "ulimit -l unlimited"],
+        },
+    ),
+}
 
 
 def job_on(name: str) -> Job:
@@ -39,6 +68,19 @@ def job_on(name: str) -> Job:
 def kubernetes(**fields: Any) -> Kubernetes:
     """Returns the engine, with what has to be set."""
     return Kubernetes.Config(**{**_CLUSTER, **fields}).build()
+
+
+def slurm(**fields: Any) -> Slurm:
+    """Returns the engine."""
+    return Slurm.Config(**fields).build()
+
+
+def sweep_on(name: str) -> Job:
+    """Returns a job with three runs."""
+    found = job_on(name)
+    peaks = ("1e-3", "3e-3", "1e-2")
+    runs = [Variant(found.directory / "sweep" / f"peak={peak}", (f"learner.schedule.peak={peak}",)) for peak in peaks]
+    return found._replace(sweep=tuple(runs))
 
 
 def skypilot(**fields: Any) -> SkyPilot:
@@ -59,6 +101,15 @@ def goldens() -> dict[str, str]:
             found[f"kubernetes-{name}-queue.yaml"] = queue["queue.yaml"]
     for name, (on, fields) in _TASKS.items():
         found[f"skypilot-{name}.yaml"] = skypilot(**fields).render(job_on(on))["task.yaml"]
+    return found
+
+
+def scripts() -> dict[str, str]:
+    """Returns the scripts for Slurm, by the names of their files."""
+    found: dict[str, str] = {}
+    for name, (on, fields) in _SCRIPTS.items():
+        job = (sweep_on if name == "sweep" else job_on)(on)._replace(name=f"llama2-7b-{BUNDLE.hash[:8]}")
+        found[f"slurm-{name}.sh"] = slurm(**fields).render(job)["job.sh"]
     return found
 
 
@@ -127,9 +178,9 @@ _MISTAKES: Mapping[str, Callable[[dict[str, Any]], None]] = {
 def main() -> int:
     """Rewrites all files."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
-    for file in DIRECTORY.glob("*.yaml"):
+    for file in [*DIRECTORY.glob("*.yaml"), *DIRECTORY.glob("*.sh")]:
         file.unlink()
-    for name, text in goldens().items():
+    for name, text in {**goldens(), **scripts()}.items():
         (DIRECTORY / name).write_text(text, encoding="utf-8")
     return 0
 

@@ -88,6 +88,12 @@ def test_a_run_that_moves_on_is_restarted_at_once_and_one_that_does_not_later_an
     assert [each.delay for each in verdicts] == [0.0, 0.0, 1.0, 2.0, 4.0, 0.0]
 
 
+def test_the_reason_names_the_last_step_ever_even_if_the_last_start_made_none():
+    retries = Retries(RULES)
+    verdicts = [retries.failed(failure(), step, now=0.0, can_replace=False) for step in (7, 0, 0)]
+    assert verdicts[-1].reason == "it failed 3 times after step 7"
+
+
 def test_back_off_has_a_limit():
     retries = Retries(RULES.set(same_step=100))
     delays = [retries.failed(failure(slot=str(i)), 5, now=0.0, can_replace=False).delay for i in range(12)]

@@ -115,6 +115,7 @@ def test_a_supervisor_that_dies_leaves_no_process_and_another_one_goes_on(unbrok
 @pytest.mark.slow
 def test_sigterm_saves_and_ends_with_85_and_the_same_command_goes_on(unbroken, tmp_path):
     with launched(tmp_path, "--processes", "2", steps=40) as process:
+        (tmp_path / "control" / "fault.0").write_text("slow")  # Or it is done before it has heard.
         until(lambda: checkpoints(tmp_path), process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 85, (tmp_path / "out").read_text()

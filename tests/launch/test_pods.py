@@ -69,7 +69,7 @@ def test_pods_that_are_given_what_their_manifest_says_train_and_end(tmp_path):
     assert "step 4/4" in said or "step 4 " in said, said
     events = [json.loads(line) for line in (tmp_path / "run" / "launch" / "events.jsonl").read_text().splitlines()]
     (start,) = [event for event in events if event["event"] == "start"]
-    assert start["slots"] == ["0", "1"]
+    assert len(set(start["slots"]) & {"0", "1", "2"}) == 2  # Those that came first; the other one is the spare.
     assert {event["slot"] for event in events if event["event"] == "host"} >= {"0", "1"}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chaos_check import difference, orphans
 from support import slurm
-from support.slurm_run import RECIPE, SRC, SlurmRun, here
+from support.slurm_run import RECIPE, SRC, SlurmRun, environment_of, here
 
 STEPS = 300
 
@@ -120,7 +120,10 @@ def test_the_same_job_is_submitted_once_and_one_that_differs_not_at_all(run):
     run.cli("jobs", "cancel", "mine")
     assert json.loads(run.cli("jobs", "show", first, "--json").stdout)["state"] == "cancelled"
     # One that comes back after it was cancelled ends at once: nothing of it runs.
-    run.cluster.run("scontrol", "requeue", first, check=False)
+    run.cluster.run("scontrol", "requeue", first)
+    run.cluster.run("scontrol", "release", first)
+    assert run.until_over()["state"] == "cancelled"
+    assert f"launch: job {first} was cancelled\n" in run.log()
     assert run.events("launched") == []
 
 
@@ -141,10 +144,45 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for_and_one_that_stays_
         out, _ = waiting.communicate(timeout=60)
     assert waiting.returncode == 0
     run.job = out.split()[0]
-    found = run.cluster.run("squeue", "-h", "-o", "%i").stdout.split()
-    assert found == [run.job]  # Once.
+    found = run.cluster.run("squeue", "-h", "-o", "%i %k").stdout.splitlines()  # A cancelled one may be back, too.
+    assert [line.split()[0] for line in found if line.endswith(f" {run.run}")] == [run.job]  # Once.
 
 
-def test_slurm_takes_a_job_of_two_kinds_of_hosts(run):
-    options = ["--processes", "3", "launch.constraint=[h100*2&a100*1]", "launch.gres=gpu:2", "--check"]
-    assert run.cli(*run.arguments(*options, steps=10)).stdout.startswith("Job ")
+def test_a_job_that_comes_to_its_time_limit_saves_before_it_and_goes_on_in_the_next_start(unbroken, run):
+    slow = 'launch.setup=["export CHAOS_STEP_SECONDS=0.08"]'  # 24 s for all steps, and 15 s, about, for each start.
+    run.launch("--processes", "2", "launch.time=1", "launch.margin=45", slow, steps=STEPS)
+    assert run.until(1, "over")["code"] == 85  # Nobody else has asked it to.
+    shown = run.until_over(seconds=240)
+    assert shown["state"] == "done", run.log()
+    assert shown["restarts"] == len(run.events("launched")) - 1 >= 1
+    assert "DUE TO TIME LIMIT" not in run.log()
+    assert difference(run.checkpoints, unbroken) == []
+
+
+def test_with_a_process_for_each_chip_the_processes_of_a_host_have_one_each(unbroken, run):
+    options = ["--on", "cpu-2", "--mesh", "data=2", "launch.per_host=chips", "launch.gres=gpu:h100:2"]
+    run.launch(*options, steps=STEPS)
+    (start,) = run.until(1, "moving") and run.events("start")
+    assert (start["processes"], start["slots"]) == (2, ["0", "1"])
+    chips: set[tuple[str, str, str]] = set()
+    for pid, _ in orphans(run.run):
+        names = environment_of(pid)
+        if "JAX_LOCAL_DEVICE_IDS" in names:  # A process that trains, or that these are forked from.
+            shared = names.get("SLURM_PROCID", "not told")
+            chips.add((names["SLURMD_NODENAME"], names["JAX_LOCAL_DEVICE_IDS"], shared))
+    assert chips == {("n1", "0", "not told"), ("n1", "1", "not told")}
+    assert run.until_over()["state"] == "done", run.log()
+    assert difference(run.checkpoints, unbroken) == []
+
+
+def test_a_job_of_two_kinds_of_hosts_trains_on_both(run):
+    options = ["--processes", "3", "launch.constraint=[h100*2&a100*1]", "launch.gres=gpu:2"]
+    options += ["input.batch_size=6", "input.inner.batch_size=6"]
+    assert run.cli(*run.arguments(*options, "--check", steps=10)).stdout.startswith("Job ")
+    run.launch(*options, steps=10)
+    run.until(1, "start")
+    nodes = [run.node_of(slot) for slot in range(3)]
+    assert nodes[:2] == ["n1", "n2"]
+    assert nodes[2] in ("n3", "n4")
+    assert run.until_over()["state"] == "done", run.log()
+    assert run.events("start")[0]["slots"] == ["0", "1", "2"]

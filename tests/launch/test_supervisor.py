@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.launch import BAD_HOST, DONE, FAILED, MISTAKE, RESUMABLE, Supervision
+from dovetail.launch import BAD_HOST, DONE, FAILED, MISTAKE, RESUMABLE, Supervision, _watch
 from dovetail.launch._agent import Agent
 from dovetail.launch._supervisor import Supervisor
 from dovetail.launch._view import View
@@ -117,6 +117,16 @@ def test_what_fails_is_named_and_the_gang_goes_on_from_the_last_save(tmp_path, d
     assert len(launch.events("start")) == 2
 
 
+def test_a_process_that_holds_the_others_up_is_named_once_and_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(_watch, "_MANY", 3)
+    launch = Launch(tmp_path, 2, steps=60, faults=[{"start": 1, "rank": 1, "step": 2, "do": "slow 0.05"}])
+    assert launch() == DONE
+    named = re.findall(r"slower than the others in its own part of a step: (.*)\n", launch.out.getvalue())
+    assert len(named) == len(launch.events("slow")) == 1
+    assert re.fullmatch(r"process 1 \(slot 1, \d+\.\dx\)", named[0])
+    assert len(launch.events("start")) == 1
+
+
 def test_stacks_of_all_processes_are_kept_before_they_are_killed(tmp_path):
     assert Launch(tmp_path, 2, faults=[{"start": 1, "rank": 1, "step": 7, "do": "hang"}])() == DONE
     stacks = [(tmp_path / "launch" / f"{slot}.stacks").read_text() for slot in range(2)]
@@ -170,6 +180,20 @@ def test_one_that_was_asked_to_end_saves_and_is_resumable(tmp_path):
     assert 0 < launch.saved < 100_000
 
 
+def test_what_cannot_save_in_time_is_ended_and_the_run_may_go_on_later(tmp_path):
+    async def stop(launch):
+        await launch.until("moving")
+        await asyncio.sleep(0.5)
+        launch.supervisor.stop()
+
+    rules = RULES.set(hang_least=60.0, grace=1.0)
+    launch = Launch(tmp_path, 2, rules=rules, faults=[{"rank": 1, "step": 7, "do": "hang"}])
+    assert launch(stop) == RESUMABLE
+    (failed,) = launch.events("failed")
+    assert (failed["rank"], failed["text"]) == (1, "did not save within 1 s")
+    assert launch.saved == 5
+
+
 def test_the_same_step_failing_again_and_again_ends_the_run_with_a_report(tmp_path):
     launch = Launch(tmp_path, 2, faults=[{"rank": 1, "step": 12, "do": "crash"}])
     assert launch() == FAILED
@@ -178,6 +202,8 @@ def test_the_same_step_failing_again_and_again_ends_the_run_with_a_report(tmp_pa
     assert report.startswith("The run ends: it failed 3 times after step 12.\n")
     assert "ArithmeticError: the flux is gone" in report
     assert f"Logs, stacks and events are in {tmp_path / 'launch'}." in report
+    assert Launch(tmp_path, 2)() == DONE
+    assert not (tmp_path / "launch" / "report.txt").exists()
 
 
 def test_a_host_that_keeps_failing_is_not_used_any_more(tmp_path):
@@ -196,6 +222,18 @@ def test_a_host_that_computes_wrongly_is_replaced_at_once(tmp_path):
     assert launch() == DONE
     (quarantined,) = launch.events("quarantine")
     assert quarantined["why"] == "its host computes wrongly"
+
+
+def test_of_all_that_report_a_wrong_result_the_one_to_blame_is_replaced_whoever_speaks_first(tmp_path):
+    faults = [
+        {"start": 1, "rank": 0, "step": 8, "do": "report 0 1"},
+        {"start": 1, "rank": 1, "step": 8, "do": f"report 0.05 {BAD_HOST}"},
+    ]
+    launch = Launch(tmp_path, 2, spares=1, faults=faults)
+    assert launch() == DONE
+    (failed,) = launch.events("failed")
+    (quarantined,) = launch.events("quarantine")
+    assert (failed["rank"], quarantined["slot"]) == (1, launch.events("start")[0]["slots"][1])
 
 
 def test_without_another_host_one_that_computes_wrongly_ends_the_run(tmp_path):

@@ -29,16 +29,20 @@ def run(arguments: Sequence[str]) -> int:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     mine = [each for each in faults if each["rank"] == rank and each.get("start", start) == start]
+    waited, slow = 0.0, 0.0
     with phase("restoring"):
         saved = directory / "saved"
         step = int(saved.read_text()) if saved.exists() else 0
         _meet(directory, f"{start}.restored", rank, count)
     while step < steps:
         begun(step + 1)
+        time.sleep(slow)
+        since = time.monotonic()
         stop = _meet(directory, f"{start}.{step + 1}", rank, count, "stop" if asked else "")
+        waited += time.monotonic() - since
         time.sleep(SECONDS)
         step += 1
-        advanced(step, steps, 0.0)
+        advanced(step, steps, waited)
         if rank == 0 and (step % SAVE_EVERY == 0 or stop or step == steps):
             _write(saved, str(step))
             print(f"step {step} of {steps}, {count} processes", flush=True)
@@ -46,12 +50,15 @@ def run(arguments: Sequence[str]) -> int:
             return RESUMABLE
         for fault in mine:
             if fault["step"] == step:
-                _do(fault["do"])
+                slow = _do(fault["do"]) or slow
     return 0
 
 
-def _do(what: str) -> None:
+def _do(what: str) -> float | None:
+    """Fails as it is told; returns by how many seconds its part of a step takes longer from now on."""
     match what.split():
+        case ["slow", seconds]:
+            return float(seconds)
         case ["kill"]:
             os.kill(os.getpid(), signal.SIGKILL)
         case ["stop"]:
@@ -65,6 +72,10 @@ def _do(what: str) -> None:
                 failed(e)
                 raise
         case ["exit", code]:
+            os._exit(int(code))
+        case ["report", seconds, code]:
+            time.sleep(float(seconds))
+            failed(ArithmeticError("two and two are five"))
             os._exit(int(code))
         case ["wait", path]:
             while not Path(path).exists():

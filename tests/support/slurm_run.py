@@ -25,11 +25,13 @@ class SlurmRun:
         self.control.mkdir(parents=True, exist_ok=True)
         self.job = ""
 
-    def cli(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *arguments: str, check: bool = True, seconds: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs `dovetail` where the cluster is the one at hand."""
         command = [sys.executable, "-m", "dovetail.cli", *arguments]
         env = {**here(), "SLURM_CONF": str(self.cluster.conf), "PYTHONPATH": str(SRC), **environment}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
         if check and done.returncode:
             raise AssertionError(f"dovetail {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
         return done
@@ -78,11 +80,16 @@ class SlurmRun:
     def until_over(self, seconds: float = 120.0) -> Mapping[str, Any]:
         """Waits until the job has ended; returns what `jobs show` says."""
 
-        def over() -> bool:
-            return not self.cluster.run("squeue", "-h", "-j", self.job, check=False).stdout.strip()
-
-        self.cluster.until(over, f"the end of job {self.job}: {self.log()}", seconds)
+        self.until_gone(self.job, seconds)
         return json.loads(self.cli("jobs", "show", self.job, "--json").stdout)
+
+    def until_gone(self, job: str, seconds: float = 120.0) -> None:
+        """Waits until a job has ended, or all of an array."""
+
+        def over() -> bool:
+            return not self.cluster.run("squeue", "-h", "-j", job, check=False).stdout.strip()
+
+        self.cluster.until(over, f"the end of job {job}: {self.log()}", seconds)
 
     def log(self) -> str:
         """Returns the end of what the job has printed."""
@@ -109,3 +116,12 @@ class SlurmRun:
 def here() -> dict[str, str]:
     """Returns this environment, without what would make JAX stand for other devices."""
     return {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Returns the variables that a process was started with."""
+    found: dict[str, str] = {}
+    for each in Path(f"/proc/{pid}/environ").read_text().split("\0"):
+        name, _, value = each.partition("=")
+        found[name] = value
+    return found

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's own files: imported because the user named them, never because a run did, and in nobody else's place."""
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -8,6 +9,7 @@ import re
 import shlex
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -90,6 +92,19 @@ def own_modules() -> set[str]:
     """Returns the modules that a config may name because the user has: named ones, and those beside named files."""
     beside = {name for name, module in list(sys.modules.items()) if _is_beside(name, getattr(module, "__file__", None))}
     return {*_files, *_packages, *beside}
+
+
+@contextlib.contextmanager
+def code_apart() -> Iterator[None]:
+    """Forgets the user's files that are loaded meanwhile: what is done next has only its own."""
+    files, modules = dict(_files), own_modules()
+    try:
+        yield
+    finally:
+        for name in own_modules() - modules:
+            del sys.modules[name]
+        _files.clear()
+        _files.update(files)
 
 
 def own_files() -> dict[Path, list[Path]]:

@@ -8,8 +8,7 @@ directories of runs: a job that was launched is always found there.
 import argparse
 import dataclasses
 import json
-import os
-import signal
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +57,8 @@ def _jobs(args: argparse.Namespace) -> int:
     named = rest[0] if rest else None
     if len(rest) > 1:
         raise ConfigError(f"jobs: {rest[1]!r} is one job too many.")
+    if own and args.via is None:
+        raise ConfigError(f"jobs: launch.{own[0]} is of one engine: say which, as in --via {_ENGINES[0]}.")
     if args.action != "list" and named is None:
         raise ConfigError(f"jobs {args.action}: say which one: its id, its name, or the directory of its run.")
     engines = _Engines([args.via] if args.via else _ENGINES, own, insists=args.via is not None)
@@ -87,22 +88,37 @@ class _Engines:
     def known(self, under: Path, named: str | None) -> list[_Known]:
         """Returns the jobs that engines know, and those that directories tell of."""
         found: list[_Known] = []
+        silent: set[str] = set()
         for via in self._names:
             try:
-                found += [_Known(via, info, True) for info in self.of(via).jobs()]
+                found += [_Known(via, info, True) for info in self._told_by(via)]
             except ConfigError as e:
                 if self._insists:
                     raise
-                if "there is no " not in str(e):  # Its programs are here, so it should have answered.
-                    print(f"dovetail jobs: {e}", file=sys.stderr)
+                silent.add(via)
+                if "there is no " not in str(e).partition("\n")[0]:  # Its programs are here: it should have answered.
+                    print(printable(f"dovetail jobs: {e}"), file=sys.stderr)
         there = {(each.via, each.info.id) for each in found}
         places = [under, *([Path(named)] if named is not None and Path(named).is_dir() else [])]
         records = {record.directory: record for place in places for record in records_below(place)}
         asked = set(self._names) | ({"local"} if not self._insists else set())
         for record in records.values():
             if record.engine in asked and (record.engine, record.id) not in there and not record.about.get("runs"):
-                found.append(_Known(record.engine, record.info(), False))
+                info = record.unanswered() if record.engine in silent else record.info()
+                found.append(_Known(record.engine, info, False))
         return found
+
+    def _told_by(self, via: str) -> Sequence[JobInfo]:
+        engine = self.of(via)
+        try:
+            return engine.jobs()
+        except ConfigError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError) as e:  # It is of another shape than ever known.
+            raise ConfigError(
+                f"jobs: what {via} answers is not understood ({type(e).__name__}: {e}).\n"
+                "  Ask it by its own program; its version may be too old, or too new."
+            ) from e
 
 
 def _matching(found: Sequence[_Known], named: str) -> list[_Known]:
@@ -122,15 +138,24 @@ def _one(found: Sequence[_Known], named: str, *, living: bool = False) -> _Known
     if not matching:
         raise ConfigError(f"jobs: there is no job {named!r}. `dovetail jobs` lists all that are known here.")
     alive = [each for each in matching if each.info.state not in _ENDED]
-    chosen = alive or matching[-1:]
+    chosen = alive or _newest(matching)
     if len(chosen) > 1:
-        arrays = {each.info.id.partition("_")[0] for each in chosen}
+        arrays = {(each.via, each.info.id.partition("_")[0]) for each in chosen}
         if living and len(arrays) == 1:  # A sweep is cancelled as a whole.
-            first = chosen[0]
-            return dataclasses.replace(first, info=dataclasses.replace(first.info, id=arrays.pop()))
+            ((_, whole),) = arrays
+            return dataclasses.replace(chosen[0], info=dataclasses.replace(chosen[0].info, id=whole))
         ids = ", ".join(each.info.id for each in chosen)
         raise ConfigError(f"jobs: {named!r} stands for several: {ids}. Name one by its id.")
     return chosen[0]
+
+
+def _newest(matching: Sequence[_Known]) -> list[_Known]:
+    """Returns, of jobs that are over, the last one in each directory."""
+
+    def age(known: _Known) -> tuple[bool, list[int]]:
+        return known.record is not None, [int(digits) for digits in re.findall(r"\d+", known.info.id)]
+
+    return list({each.info.directory or each.info.name: each for each in sorted(matching, key=age)}.values())
 
 
 def _list(found: Sequence[_Known], as_json: bool) -> int:
@@ -138,22 +163,21 @@ def _list(found: Sequence[_Known], as_json: bool) -> int:
         print(json.dumps([{"via": each.via, **dataclasses.asdict(each.info)} for each in found], indent=2))
         return 0
     rows = [
-        (each.info.id, each.via, each.info.name, each.info.state, each.info.restarts, each.info.detail)
+        (info.id, each.via, info.name, info.state, info.restarts, " ".join(info.detail.split()), info.directory)
         for each in found
+        for info in (each.info,)
     ]
-    directories = [each.info.directory for each in found]
-    shown = [(*row, directory) for row, directory in zip(rows, directories, strict=True)]
     head = ("id", "via", "name", "state", "restarts", "in the engine's words", "directory")
-    print(printable(table(head, shown)) if shown else "No jobs are known here.")
+    print(printable(table(head, rows)) if rows else "No jobs are known here.")
     return 0
 
 
 def _show(known: _Known, as_json: bool) -> int:
-    record, directory = known.record, Path(known.info.directory)
+    record = known.record
     about = {"via": known.via, **dataclasses.asdict(known.info), "known to the engine": known.lives}
-    about["log"] = record.log if record is not None else ""
-    report = directory / "launch" / "report.txt"
-    if known.info.state == "failed" and report.exists():
+    about["log"] = str(record.printed) if record is not None else ""
+    report = Path(known.info.directory) / "launch" / "report.txt"
+    if known.info.state == "failed" and known.info.directory and report.exists():
         about["report"] = report.read_text("utf-8", errors="replace").strip()
     if as_json:
         print(json.dumps(about, indent=2))
@@ -167,12 +191,12 @@ def _logs(engines: _Engines, known: _Known, follow: bool) -> int:
         for line in engines.of(known.via).logs(known.info, follow=follow):
             print(printable(line), flush=True)
         return 0
-    directory = Path(known.info.directory) / "launch"
-    file = Path(known.record.log) if known.record is not None and known.record.log else directory / "0.log"
-    try:
-        print(printable(file.read_text("utf-8", errors="replace")), end="")
-    except OSError as e:
-        raise ConfigError(f"jobs: {file} cannot be read: {e.strerror}.") from e
+    record = known.record
+    if record is None or not (follow or record.printed.is_file()):
+        where = f"{record.printed} is not there" if record is not None else f"{known.info.directory} is of another one"
+        raise ConfigError(f"jobs: {where}: nothing is left of what {known.info.id} has printed.")
+    for line in record.lines(follow=follow):
+        print(printable(line), flush=True)
     return 0
 
 
@@ -181,7 +205,10 @@ def _cancel(engines: _Engines, known: _Known) -> int:
         print(f"{known.info.id} is over: {known.info.state}")
         return 0
     if known.via == "local":
-        os.kill(int(known.info.id.rpartition("-")[2]), signal.SIGTERM)
+        record = known.record
+        if record is None or record.pid is None:
+            raise ConfigError(f"jobs: {known.info.id} is not of this machine: cancel it where it runs.")
+        record.end()
     else:
         engines.of(known.via).cancel(known.info)
     print(f"{known.info.id}  {known.info.name}  saves, and ends")
@@ -190,9 +217,18 @@ def _cancel(engines: _Engines, known: _Known) -> int:
 
 def _resume(engines: _Engines, known: _Known) -> int:
     info = known.info
+    if info.state == "unknown":
+        raise ConfigError(
+            f"jobs: whether {info.id} is over is not known: {info.detail}. Ask again when it can be told."
+        )
     if info.state not in _ENDED:
         print(f"{info.id}  {info.name}  {info.state}  {info.directory}")
         return 0
+    if known.via != "local" and "_" in info.id:
+        raise ConfigError(
+            f"jobs: {info.id} is one run of a sweep.\n"
+            "  Launch the sweep again, as before: what is missing of it goes on where it stopped."
+        )
     record = engines.of(known.via).record(info) if known.via != "local" else None
     if record is None:
         raise ConfigError(

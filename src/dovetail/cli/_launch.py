@@ -100,6 +100,9 @@ def files_text(files: dict[str, str]) -> str:
 def _launch(args: argparse.Namespace) -> int:
     if args.sweep or args.seeds:
         return sweep(args, asked(args))
+    for option, value in (("--at-once", args.at_once), ("--metric", args.metric)):
+        if value is not None:
+            raise ConfigError(f"{option} is of sweeps, and there is no --sweep and no --seeds. Remove it.")
     prepared = asked(args).prepared()
     launcher: Launcher = prepared.cfg.build()
     job = job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code)

@@ -41,6 +41,8 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate-error", type=float, metavar="PART", help="simulate with rates wrong by up to so much too, as in 0.3"
     )
+    parser.add_argument("--execute", action="store_true", help="have the engines of the pools do it, in rounds")
+    parser.add_argument("--rounds", type=int, metavar="N", help="of --execute: how many; by default until all are done")
     parser.set_defaults(run=_schedule)
 
 
@@ -60,6 +62,14 @@ def _schedule(args: argparse.Namespace) -> int:
     settings = Settings(args.objective, seconds(args.round, "--round"), seconds(args.restart, "--restart"))
     if args.rate_error is not None and (args.simulate is None or not 0 < args.rate_error < 1):
         raise ConfigError(f"--rate-error is {args.rate_error}, expected a part of 1 as in 0.3, and --simulate with it.")
+    if args.execute:
+        if args.simulate is not None:
+            raise ConfigError("--execute and --simulate exclude each other.")
+        from ._schedule_execute import execute
+
+        return execute(args, settings, _predicted)
+    if args.rounds is not None:
+        raise ConfigError("--rounds counts the rounds of --execute, which is missing.")
     pools = read_pools(args.pools)
     rates = read_rates(args.rates, pools) if args.rates else {}
     if args.jobs.endswith(".csv"):

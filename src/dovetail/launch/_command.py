@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Command`: the command line of an engine. What goes wrong is one clear error, with what it said."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dovetail.config import ConfigError
 
@@ -44,14 +46,15 @@ class Command:
                 input=given,
                 stdin=subprocess.DEVNULL if given is None else None,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=self._seconds,
                 check=False,
                 env={**os.environ, **(variables or {})},
                 cwd=directory,
             )
-        except FileNotFoundError as e:
-            raise self._missing() from e
+        except OSError as e:
+            raise self._not_run(e) from e
         except subprocess.TimeoutExpired as e:
             raise ConfigError(
                 f"{what}: no answer for {self._seconds:.0f} s.\n  Check the network, and try again."
@@ -60,14 +63,24 @@ class Command:
             raise self._error(what, done.stderr.strip() or done.stdout.strip())
         return done.stdout
 
+    def json(self, *arguments: str) -> Any:
+        """Returns what it prints, as JSON; None if that is nothing."""
+        text = self.run(*arguments)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError as e:
+            raise ConfigError(f"{self._what(arguments)}: it printed what is no JSON: {text[:100]!r}.") from e
+
     def lines(self, *arguments: str) -> Iterator[str]:
         """Yields what it prints, while it runs; both kinds of output."""
         command = [*self._command, *arguments]
         out, err = subprocess.PIPE, subprocess.STDOUT
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True)
-        except FileNotFoundError as e:
-            raise self._missing() from e
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, encoding="utf-8", errors="replace"
+            )
+        except OSError as e:
+            raise self._not_run(e) from e
         last = ""
         with process:
             assert process.stdout is not None
@@ -75,17 +88,19 @@ class Command:
                 for line in process.stdout:
                     last = line.rstrip("\n")
                     yield last
-            finally:
-                if process.poll() is None:
-                    process.terminate()
-            if process.wait() > 0:
-                raise self._error(self._what(arguments), last)
+            except BaseException:  # Nobody reads on.
+                process.terminate()
+                raise
+        if process.returncode > 0:
+            raise self._error(self._what(arguments), last)
 
     def _what(self, arguments: Sequence[str]) -> str:
         return f"{self._command[0]} {arguments[0]}"
 
-    def _missing(self) -> ConfigError:
-        return ConfigError(f"there is no {self._command[0]} on the PATH.\n  {self._install}")
+    def _not_run(self, error: OSError) -> ConfigError:
+        if isinstance(error, FileNotFoundError):
+            return ConfigError(f"there is no {self._command[0]} on the PATH.\n  {self._install}")
+        return ConfigError(f"{self._command[0]} cannot be run: {error.strerror}.\n  Look at what is on the PATH there.")
 
 
 def quoted(text: str) -> str:

@@ -151,7 +151,7 @@ class Retries:
             why = f"its processes failed {rules.quarantine_after} times in a row"
             return Verdict("quarantine", delay, why)
         if self._without_progress >= rules.same_step:
-            return Verdict("end", reason=f"it failed {self._without_progress} times after step {max(step, 0)}")
+            return Verdict("end", reason=f"it failed {self._without_progress} times after step {max(self._best, 0)}")
         if len(self._at) > rules.max_restarts:
             return Verdict("end", reason=f"it failed {len(self._at)} times within an hour")
         return Verdict("restart", delay)

@@ -230,7 +230,9 @@ class _Host:
             if self._leaving:
                 return DONE
             await asyncio.sleep(_AGAIN)
-        print(f"launch: slot {self._who.slot}: there is no supervisor at {self._who.supervisor}", flush=True)
+        if not self._over.is_set():
+            places = ", ".join(f"{host}:{port}" for host, port in self._who.supervisor)
+            print(f"launch: slot {self._who.slot}: there is no supervisor at {places}", flush=True)
         return DONE
 
 

@@ -3,13 +3,18 @@
 
 The one that runs this, if it has what CONSTRAINTS lists. Else one of its own is made below PLACE, once for each list of
 constraints, by pip; with `--as-it-is`, what is missing is an error, and other versions are said. Run as a file, before
-Dovetail is there: it needs nothing but Python 3.11.
+Dovetail is there: it needs nothing but Python 3.11, and says so to an older one.
 """
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    print(f"launch: {sys.executable} is Python {sys.version.split()[0]}, expected 3.11 or newer", file=sys.stderr)
+    sys.exit(2)
 
 import fcntl
 import hashlib
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -50,9 +55,6 @@ def made(constraints: Path, place: Path) -> Path:
 def main(arguments: list[str]) -> int:
     """Prints the path of a Python."""
     constraints, place, *options = arguments
-    if sys.version_info < (3, 11):  # noqa: UP036
-        print(f"launch: {sys.executable} is Python {sys.version.split()[0]}, expected 3.11 or newer", file=sys.stderr)
-        return 2
     missing, others = lacking(Path(constraints).read_text("utf-8").split())
     if "--as-it-is" in options:
         if others:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Kubectl`: asks a Kubernetes cluster through its command line. What goes wrong is one clear error."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,7 +60,7 @@ class Kubectl:
 
     def get(self, *arguments: str) -> Any:
         """Returns what is in the cluster."""
-        return json.loads(self.run("get", *arguments, "--output", "json"))
+        return self._command.json("get", *arguments, "--output", "json")
 
     def lines(self, *arguments: str) -> Iterator[str]:
         """Yields what it prints, while it runs."""

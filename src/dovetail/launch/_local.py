@@ -28,9 +28,10 @@ from typing import Any
 from dovetail.config import ConfigError, from_json, to_json
 
 from ._agent import Agent
+from ._alone import alone
 from ._exit_codes import FAILED
 from ._launcher import Job, Launcher
-from ._records import Record
+from ._records import Record, began_at
 from ._status import LaunchStatus
 from ._supervision import Supervision
 from ._supervisor import Supervisor
@@ -42,6 +43,7 @@ LAUNCH = "DOVETAIL_LAUNCH"  # Which launch a process belongs to: it may take ove
 _SUPERVISE, _AGENT = (("-m", "dovetail.launch", command) for command in ("supervise", "agent"))
 _RETURN = 2.0  # Seconds until an agent that died is there again.
 _LIVES = 5  # Supervisors that may die within a minute of each other.
+_LEAVING = 10.0  # Seconds that a supervisor takes to end, besides those for a save.
 
 
 class Local(Launcher):
@@ -78,8 +80,13 @@ class Local(Launcher):
     def launch(self, job: Job) -> int:
         """Runs a supervisor, and another one if it dies. What asks this process to end, asks the run to save first."""
         job.logs.mkdir(parents=True, exist_ok=True)
+        with alone(job.logs, patience=self.cfg.supervision.grace + _LEAVING) as lock:
+            return self._launch(job, lock)
+
+    def _launch(self, job: Job, lock: int) -> int:
         me = f"{socket.gethostname()}-{os.getpid()}"
-        Record(engine="local", id=me, name=job.directory.name, directory=str(job.directory.resolve())).write()
+        about = {"began": began_at(os.getpid())}
+        Record("local", me, job.directory.name, str(job.directory.resolve()), about=about).write()
         environment = {**os.environ, LAUNCH: secrets.token_hex(8)}
         deaths: list[float] = []
         asked: list[int] = []
@@ -94,9 +101,10 @@ class Local(Launcher):
         try:
             while True:
                 command = [sys.executable, *_SUPERVISE, self._what(job)]
-                # Its own session: Ctrl-C reaches this process only. Its input ends with this process.
-                pipe = subprocess.PIPE
-                with subprocess.Popen(command, stdin=pipe, start_new_session=True, env=environment) as process:
+                # Its own session: Ctrl-C reaches this process only. Its input ends with it, and the lock does not.
+                with subprocess.Popen(
+                    command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[lock], env=environment
+                ) as process:
                     running[:] = [process]
                     code = process.wait()
                 deaths = [*(at for at in deaths if time.monotonic() - at < 60), time.monotonic()]

@@ -9,7 +9,7 @@ from dovetail.config import ConfigError
 from ._launcher import Job
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_END = re.compile(r"(-[0-9a-f]{8})?(-\d{1,3})?\Z")  # What tells names apart: the hash, and the number of a run.
+_END = re.compile(r"(-[0-9a-f]{8})?(-\d{1,4})?\Z")  # What tells names apart: the hash, and the number of a run.
 _HASH = 8  # Digits of the hash of a bundle that a name has.
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -44,6 +44,8 @@ def pack(config: str, arguments: Sequence[str], user: Mapping[str, Path]) -> Bun
     """
     files = {f"code/{_OWN}/{path.relative_to(_PACKAGE)}": path.read_bytes() for path in _sources(_PACKAGE)}
     own = {name: path.read_bytes() for name, path in user.items()}
+    for name, data in files.items():
+        check_no_secret(name, data)
     for name, data in own.items():
         check_no_secret(str(user[name]), data)
     for what, text in (("the config", config), ("the overrides", "\n".join(arguments))):
@@ -88,10 +90,10 @@ def check_no_secret(name: str, data: bytes, *, is_file: bool = True) -> None:
         )
 
 
-def constraints(imports: Iterable[str] = ()) -> list[str]:
+def constraints(imports: Collection[str] = ()) -> list[str]:
     """Returns NAME==VERSION of what is installed that Dovetail needs, and of what modules with these names need."""
     installed = {_normal(each.metadata["Name"]): each for each in metadata.distributions() if each.metadata["Name"]}
-    providers = metadata.packages_distributions()
+    providers = metadata.packages_distributions() if imports else {}
     wanted = [_OWN, *(name for name in installed if _PLUGINS.fullmatch(name))]
     wanted += [each for name in imports for each in providers.get(name, ())]
     found: dict[str, str] = {}
@@ -143,7 +145,7 @@ def git_state(directory: Path) -> dict[str, str | bool] | None:
     if commit is None:
         return None
     diff = git("diff", "HEAD", "--no-color", "--no-ext-diff") or b""
-    untracked = git("ls-files", "--others", "--exclude-standard", str(directory)) or b""
+    untracked = git("ls-files", "--others", "--exclude-standard") or b""  # Below the directory.
     dirty = bool(diff or untracked)
     changed = hashlib.sha256(diff).hexdigest()[:16] if diff else ""
     return {"commit": commit.decode().strip(), "dirty": dirty, "diff": changed}

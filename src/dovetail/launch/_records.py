@@ -10,19 +10,24 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
+import signal
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from ._exit_codes import DONE, RESUMABLE, meaning
+from ._tail import lines_of
 
-State = Literal["waiting", "running", "ending", "done", "failed", "cancelled"]
+# "unknown" is a job of an engine that does not answer, if its directory does not say that it is over.
+State = Literal["waiting", "running", "ending", "done", "failed", "cancelled", "unknown"]
 
 JOB = Path("launch") / "job.json"
 CANCELLED = Path("launch") / "cancelled"
 _EVENTS = Path("launch") / "events.jsonl"
 _TAIL = 1 << 16
+_LOOK = 0.5  # Seconds between two looks whether a job is over.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +63,60 @@ class Record:
     def info(self) -> JobInfo:
         """Returns how the job is, as far as the directory of its run tells."""
         state, detail = told(Path(self.directory), self.id)
-        host, _, pid = self.id.rpartition("-")
-        if self.engine == "local" and host == socket.gethostname() and Path(f"/proc/{pid}").exists():
+        if self.engine == "local" and (pid := self.pid) is not None:
             state, detail = "running", f"process {pid} of this machine"
+        elif self.engine == "local" and (host := self._host) != socket.gethostname() and not self._is_over():
+            state, detail = "unknown", f"only {host} can tell"
         return JobInfo(self.id, self.name, state, detail, self.directory, self.bundle)
+
+    def unanswered(self) -> JobInfo:
+        """Returns how the job is, as far as can be told while its engine does not answer."""
+        info = self.info()
+        unknown = dataclasses.replace(info, state="unknown", detail=f"{self.engine} does not answer")
+        return info if self._is_over() else unknown
+
+    def _is_over(self) -> bool:
+        code = exit_code_in(Path(self.directory))
+        return code is not None and (self.engine == "local" or code != RESUMABLE)  # An engine may start it again.
+
+    @property
+    def _host(self) -> str:
+        return self.id.rpartition("-")[0]
+
+    @property
+    def pid(self) -> int | None:
+        """The process of a local launch, while it runs here; not another one that has its number meanwhile."""
+        host, _, number = self.id.rpartition("-")
+        if self.engine != "local" or host != socket.gethostname() or not number.isdecimal():
+            return None
+        began = began_at(int(number))
+        return None if began is None or self.about.get("began", began) != began else int(number)
+
+    def lines(self, *, follow: bool) -> Iterator[str]:
+        """Yields what the job has printed, as far as its directory has it; `follow`: until a local launch ends."""
+        return lines_of(self.printed, until=lambda: not follow or self.pid is None, every=_LOOK)
+
+    @property
+    def printed(self) -> Path:
+        """The file with what the job prints, or its first process."""
+        return Path(self.log) if self.log else Path(self.directory) / "launch" / "0.log"
+
+    def end(self) -> None:
+        """Asks a local launch to save, and to end."""
+        cancel_in(Path(self.directory), self.id)
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):  # It has just ended.
+                os.kill(pid, signal.SIGTERM)
+
+
+def began_at(pid: int) -> int | None:
+    """Returns when a process has begun, in ticks since this machine was started; None if it does not run."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # Its name is before, in brackets, whatever that is.
+    return None if state in "ZX" else int(fields[18])
 
 
 def record_in(directory: Path) -> Record | None:
@@ -69,9 +124,12 @@ def record_in(directory: Path) -> Record | None:
     try:
         found = json.loads((directory / JOB).read_text("utf-8"))
         known = {field.name for field in dataclasses.fields(Record)}
-        return Record(**{name: value for name, value in found.items() if name in known})
-    except (OSError, ValueError, TypeError):
+        record = Record(**{name: value for name, value in found.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
+    texts = (record.engine, record.id, record.name, record.directory, record.bundle, record.log)
+    tables = (record.files, record.about)
+    return record if all(isinstance(x, str) for x in texts) and all(isinstance(x, dict) for x in tables) else None
 
 
 def records_below(directory: Path, depth: int = 4) -> Iterator[Record]:
@@ -95,7 +153,7 @@ def cancel_in(directory: Path, job: str) -> None:
 def is_cancelled(directory: Path, job: str) -> bool:
     """Whether a job must not go on."""
     try:
-        return bool(job) and job in (directory / CANCELLED).read_text("utf-8").split("\n")
+        return bool(job) and job in (directory / CANCELLED).read_text("utf-8", errors="replace").split("\n")
     except OSError:
         return False
 
@@ -142,6 +200,9 @@ def last_event(directory: Path, *names: str) -> dict[str, Any] | None:
 def write_whole(file: Path, data: bytes) -> None:
     """Writes a file so that others see all of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    new.write_bytes(data)
-    new.replace(file)
+    new = file.with_name(f".{file.name}.{secrets.token_hex(8)}.new")
+    try:
+        new.write_bytes(data)
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SkyPilot`: runs on whatever cloud has the chips, by managed jobs of SkyPilot, which move when chips are lost."""
 
-import json
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +72,7 @@ class SkyPilot(Engine):
 
     def jobs(self) -> Sequence[JobInfo]:
         """Returns the jobs of this user whose names say that they are ours, the newest first."""
-        found = json.loads(self._sky.run("jobs", "queue", "--all", "--output", "json") or "[]")
+        found = self._sky.json("jobs", "queue", "--all", "--output", "json") or []
         ours = [each for each in found if str(each.get("job_name", "")).startswith(PREFIX)]
         return [_info(each) for each in sorted(ours, key=lambda each: -int(each["job_id"]))]
 

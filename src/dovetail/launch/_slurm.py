@@ -8,7 +8,6 @@ enough, as after a preemption, at the time limit, or without the first host, Slu
 import contextlib
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,17 +19,13 @@ from dovetail.config import ConfigError
 from dovetail.hardware import Hardware
 
 from ._engine import Engine
-from ._host import Work
 from ._launcher import Job
 from ._records import JobInfo, Record, cancel_in, is_cancelled, record_in, told
-from ._slurm_ask import Away, ask, comment, insist, never_starts, queued
-from ._slurm_script import Script
+from ._slurm_ask import Away, ask, insist, never_starts, queued, single
+from ._slurm_job import script_of
 from ._tail import lines_of
 
 _ENDED = ("done", "failed", "cancelled")
-_BACK = (
-    3.0  # Seconds for a lost host to be there again: `srun` starts nothing anew, so only one that could not be heard.
-)
 _LOOK = 1.0  # Seconds between two questions whether a job is over.
 
 
@@ -74,65 +69,7 @@ class Slurm(Engine):
         cfg.supervision.check()
 
     def render(self, job: Job) -> Mapping[str, str]:
-        cfg, bundle = self.cfg, job.bundle
-        assert bundle is not None
-        per = _chips(job.hardware) if cfg.per_host == "chips" else 1
-        if cfg.processes % per:
-            raise ConfigError(f"launch: {cfg.processes} processes are no whole hosts of {per} chips each.")
-        hosts, least = cfg.processes // per + cfg.spares, cfg.min_processes or cfg.processes
-        work = Work(job.arguments, cfg.processes, least, cfg.supervision, job.status, _BACK)
-        survives = cfg.spares > 0 or least < cfg.processes  # The job goes on when a host is lost.
-        script = Script(
-            options=self._options(job, hosts, per, survives),
-            srun=[
-                f"--nodes={hosts} --ntasks={hosts * per} --ntasks-per-node={per} --cpu-bind=none --mpi=none",
-                "--kill-on-bad-exit=0 --wait=0",
-                *(["--no-kill"] if survives else []),
-            ],
-            work=work.text,
-            directory=str(job.directory),
-            bundle=bundle.hash,
-            files=len(bundle.files),
-            variants=[(str(each.directory), each.overrides) for each in job.sweep],
-            setup=cfg.setup,
-            python=cfg.python,
-            local=cfg.local,
-            requeues=cfg.requeue,
-            by_chip=cfg.per_host == "chips",
-        )
-        return {"job.sh": script.text()}
-
-    def _options(self, job: Job, hosts: int, per: int, survives: bool) -> list[str]:
-        cfg, bundle, chips = self.cfg, job.bundle, _chips(job.hardware)
-        names = job.hardware.chip.slurm if job.hardware is not None else None
-        gres = f"{names.gres}:{chips}" if cfg.gres is None and names is not None else cfg.gres
-        array = f"0-{len(job.sweep) - 1}" + (f"%{cfg.at_once}" if cfg.at_once else "") if job.sweep else ""
-        assert bundle is not None
-        valued = {
-            "job-name": job.name,
-            "comment": comment(bundle.hash, str(job.directory)),
-            "nodes": str(hosts),
-            "ntasks-per-node": str(per),
-            "partition": cfg.partition,
-            "account": cfg.account,
-            "qos": cfg.qos,
-            "constraint": cfg.constraint,
-            "gres": gres or "",
-            "exclude": cfg.exclude,
-            "time": cfg.time,
-            "signal": f"TERM@{cfg.margin}" if cfg.time else "",
-            "array": array,
-            "output": f"{job.logs}/job-{'%A_%a' if job.sweep else '%j'}.log",
-            "open-mode": "append",
-            "export": ",".join(cfg.export) or "NIL",
-        }
-        plain = [*(["exclusive", "mem=0"] if cfg.exclusive else []), "requeue" if cfg.requeue else "no-requeue"]
-        plain += ["no-kill"] if survives else []
-        return [
-            *(f"--{name}={_quoted(value)}" for name, value in valued.items() if value),
-            *(f"--{name}" for name in plain),
-            *cfg.options,
-        ]
+        return {"job.sh": script_of(self.cfg, job)}
 
     def check(self, job: Job) -> str:
         return ask("sbatch", "--test-only", text=self.render(job)["job.sh"], seconds=self.cfg.patience)
@@ -188,18 +125,34 @@ class Slurm(Engine):
         for each in self._queued():
             if each.directory == record.directory and each.state not in _ENDED:
                 if (each.name, each.bundle) == (record.name, record.bundle):
-                    return dataclasses.replace(each, id=each.id.partition("_")[0])
+                    array = each.id.partition("_")[0]
+                    self._refuse_further_runs(array, record)
+                    return dataclasses.replace(each, id=array)
                 raise ConfigError(
                     f"launch: job {each.id} ({each.name}) is {each.state} in {each.directory}, and is not this one.\n"
                     f"  End it first, by `dovetail jobs cancel {each.id}`, or give this run a directory of its own."
                 )
         return None
 
+    def _refuse_further_runs(self, array: str, record: Record) -> None:
+        """Raises if a sweep is to have runs that the array which is there has not: an array does not grow."""
+        there = record_in(Path(record.directory))
+        if there is None or there.id != array:
+            return
+        known = there.about.get("runs", ())
+        further = [Path(each).name for each in record.about.get("runs", ()) if each not in known]
+        if further:
+            raise ConfigError(
+                f"launch: job {array} ({record.name}) goes on in {record.directory}, without {', '.join(further[:3])}"
+                f"{' and others' if further[3:] else ''}.\n  Wait until it has ended, or cancel it: "
+                f"`dovetail jobs cancel {array}`."
+            )
+
     def _queued(self) -> list[JobInfo]:
         return queued(self.cfg.patience)
 
     def jobs(self) -> Sequence[JobInfo]:
-        return [_placed(each) for each in self._queued()]
+        return [_placed(each) for each in single(self._queued())]
 
     def logs(self, job: JobInfo, *, follow: bool) -> Iterator[str]:
         record = record_in(Path(job.directory))
@@ -218,25 +171,21 @@ class Slurm(Engine):
         return [each for each in self.jobs() if job in (each.id, each.id.partition("_")[0])]
 
     def cancel(self, job: JobInfo) -> None:
-        for each in self._found(job.id):
-            if each.state in _ENDED:
-                continue
+        alive = [each for each in self._found(job.id) if each.state not in _ENDED]
+        for each in alive:
             cancel_in(Path(each.directory), each.id)  # So that it does not come back, whatever happens next.
-            how = ["--signal=TERM"] if each.state == "running" else []
-            insist("scancel", *how, re.sub(r"%\d+", "", each.id), seconds=self.cfg.patience)
+        for how, running in (((), False), (("--signal=TERM",), True)):
+            if ids := [each.id for each in alive if (each.state == "running") == running]:
+                insist("scancel", *how, *ids, seconds=self.cfg.patience)
 
     def resume(self, job: JobInfo, record: Record) -> JobInfo:
+        if "_" in record.id:
+            raise ConfigError(
+                f"launch: job {record.id} is one run of a sweep, which is submitted as a whole.\n"
+                "  Launch the sweep again: it goes on with what is missing."
+            )
         with FileLock(Path(record.directory) / "launch" / "submit.lock"):
             return self._there(record) or self._submitted(dataclasses.replace(record, id=""))
-
-
-def _chips(hardware: Hardware | None) -> int:
-    return 1 if hardware is None else math.prod(hardware.host_shape)
-
-
-def _quoted(value: str) -> str:
-    """Returns a value as lines of `#SBATCH` take it."""
-    return value if value.isascii() and not set(value) & set(" \t#'\"\\&*[]") else f'"{value}"'
 
 
 def _placed(job: JobInfo) -> JobInfo:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asking Slurm: its programs are run, what they say is read, and a controller that is away is waited for a while."""
 
+import dataclasses
 import json
 import os
 import re
@@ -50,7 +51,13 @@ def ask(*command: str, text: str | None = None, seconds: float) -> str:
         raise ConfigError(f"slurm: there is no {command[0]} here. Run this where Slurm's programs are installed.")
     try:
         done = subprocess.run(
-            command, input=text or "", capture_output=True, text=True, timeout=max(seconds, 1.0), check=False
+            command,
+            input=text or "",
+            capture_output=True,
+            text=True,
+            timeout=max(seconds, 1.0),
+            check=False,
+            env={**os.environ, "SLURM_BITSTR_LEN": "0"},  # The numbers of all tasks, however many there are.
         )
     except subprocess.TimeoutExpired as e:
         raise Away(f"slurm: {command[0]} did not end within {seconds:.0f} s.") from e
@@ -118,6 +125,32 @@ def jobs_in(text: str) -> list[JobInfo]:
         raise ConfigError(f"slurm: squeue --json printed what is not understood: {text[:100]!r}.") from e
     mine = [each for each in jobs if each.get("user_id", os.getuid()) == os.getuid()]  # Some versions print all.
     return [_job(each) for each in mine if of_comment(_text(each.get("comment")))]
+
+
+def single(jobs: Sequence[JobInfo]) -> list[JobInfo]:
+    """Returns jobs with those of an array that wait together, as in `7_[2-4,8%2]`, one by one."""
+    found: list[JobInfo] = []
+    for job in jobs:
+        array, bracket, tasks = job.id.removesuffix("]").partition("_[")
+        ids = [f"{array}_{task}" for task in tasks_in(tasks)] if bracket else [job.id]
+        found += [dataclasses.replace(job, id=each) for each in ids]
+    return found
+
+
+def tasks_in(text: str) -> list[int]:
+    """Returns the numbers that stand for the tasks of an array. Slurm cuts a long text short; what is cut is not there.
+
+    >>> tasks_in("2-4,8,10-14:2%2")
+    [2, 3, 4, 8, 10, 12, 14]
+    >>> tasks_in("1,3,5,7,...")
+    [1, 3, 5, 7]
+    """
+    found: list[int] = []
+    for each in text.partition("%")[0].split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", each):
+            first, last, step = match.groups()
+            found += range(int(first), int(last or first) + 1, int(step or 1))
+    return found
 
 
 def _job(job: Mapping[str, Any]) -> JobInfo:

@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dovetail.config import ConfigError
+
 from ._exit_codes import RESUMABLE
 
 _MOST_RESTARTS = 10  # After a host of the run was killed: by then it is no accident.
@@ -104,7 +106,10 @@ class Script(NamedTuple):
     by_chip: bool
 
     def text(self) -> str:
-        """Returns the script."""
+        """Returns the script. Nothing in it that is not shell by its meaning is ever executed."""
+        for option in self.options:
+            if set(option) & set("\n\r\0"):  # The next line would be a command.
+                raise ConfigError(f"launch: sbatch takes options of one line, and this has several: {option!r}.")
         archive = f"{self.directory}/launch/bundles/{self.bundle}.tar.gz"
         prepare = _PREPARE.format(
             local=self.local,

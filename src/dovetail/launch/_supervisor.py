@@ -6,6 +6,7 @@ It hears from agents (`Hosts`), runs gangs (`Generation`) and decides by `_gang`
 
 import asyncio
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -128,6 +129,7 @@ class Supervisor:
     async def run(self) -> int:
         """Keeps the gang running; returns the exit code of the run."""
         self._note("launched")
+        (self._directory / "report.txt").unlink(missing_ok=True)  # Of an earlier launch.
         code: int | None = None
         try:
             while code is None:
@@ -197,14 +199,16 @@ class Supervisor:
         return (size(len(self._hosts.usable), self._wanted, self._least, self._together) or 0) > len(self._gang)
 
     async def _after_failure(self, generation: Generation) -> int | None:
-        self._failed = first = culprit(generation.failures)
+        bad = [each for each in generation.failures if generation.codes[each.rank] == BAD_HOST]
+        self._failed = first = culprit(bad or generation.failures)
         step, slot = self._watch.made, self._hosts.slots[first.slot]
         slot.failures += 1
         about = {"rank": first.rank, "slot": first.slot, "what": first.kind, "detected": generation.failed_at}
         self._note("failed", **about, step=step, text=first.text[-2000:])
         who = f"process {first.rank} (slot {first.slot}, {slot.host})"
         self._past.append({"time": time.time(), "step": step, "text": f"{who}: {first.kind}: {first.text[:1000]}"})
-        self._view.say(f"{who} after step {step}: {first.kind}\n{first.text}")
+        when = f"after step {step}" if step else "before the first step of this start"
+        self._view.say(f"{who} {when}: {first.kind}\n{first.text}")
         self._view.release(first.rank)
         if generation.codes[first.rank] == MISTAKE or (first.is_echo and MISTAKE in generation.codes.values()):
             return MISTAKE
@@ -246,8 +250,9 @@ class Supervisor:
     def _note(self, event: str, **about: Any) -> None:
         at = now()
         record = {"time": at.wall, "clock": at.clock, "boot": at.boot, "start": self._number, "event": event, **about}
-        with self._events_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._events_file.open("ab+") as file:
+            torn = file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+            file.write(b"\n" * torn + json.dumps(record).encode() + b"\n")
 
     def _show(self) -> None:
         """Shows how far the whole is."""

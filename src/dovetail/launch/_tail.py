@@ -20,7 +20,8 @@ def lines_of(file: Path, *, until: Callable[[], bool], every: float) -> Iterator
         try:
             with file.open("rb") as opened:
                 size = opened.seek(0, 2)
-                place = 0 if size < place else place
+                if size < place:
+                    place, rest = 0, b""
                 opened.seek(place)
                 data = opened.read(_READ)
         except OSError:

@@ -83,8 +83,8 @@ class StatusServer:
             self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD)
             port = self._server.sockets[0].getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            where = self._directory / STATUS
-            where.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+            self._said = json.dumps({"url": url, "pid": os.getpid()}) + "\n"
+            (self._directory / STATUS).write_text(self._said, encoding="utf-8")
         except OSError as e:
             _log.warning("status: not served at %s:%s: %s. The run goes on.", host, port, e.strerror or e)
             return ""
@@ -92,9 +92,11 @@ class StatusServer:
 
     def close(self) -> None:
         """Stops to listen."""
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             self._server.close()
-            (self._directory / STATUS).unlink(missing_ok=True)
+            where = self._directory / STATUS
+            if where.read_text(encoding="utf-8") in (self._said, ""):  # Else another run has written it meanwhile.
+                where.unlink()
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[str]:

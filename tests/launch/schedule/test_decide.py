@@ -67,6 +67,16 @@ def test_the_order_of_jobs_pools_and_teams_changes_nothing(found, objective, exa
     assert json.dumps(again.to_json()) == json.dumps(once)
 
 
+def test_a_gang_whose_only_room_is_too_dear_waits_and_does_not_count_for_the_densest_first_either():
+    cluster = Cluster((Pool(name="a", count=2, price=5.0), Pool(name="b", count=4, block=4, price=1.0)))
+    jobs = [
+        demand("cheap", 2, "b", gang="g"),
+        Demand("dear", {("a", 2): 0.5, ("b", 3): 0.5}, 100.0, gang="g"),  # On b the other one has no room.
+    ]
+    assert decide(cluster, jobs, Settings("cost")).placements == ()
+    assert placed_greedily(cluster, jobs, Settings("cost")) == 0.0
+
+
 @FEW
 @given(situations(with_teams=False), OBJECTIVES, EXACT)
 def test_a_decision_is_worth_at_least_what_the_densest_first_are(found, objective, exact):

@@ -12,6 +12,10 @@ from ._demand import Cluster as Cluster
 from ._demand import Demand as Demand
 from ._demand import Objective as Objective
 from ._demand import Settings as Settings
+from ._execute import Did as Did
+from ._execute import Executor as Executor
+from ._execute import Fleet as Fleet
+from ._execute import Seen as Seen
 from ._explain import Waiting as Waiting
 from ._explain import explain as explain
 from ._forecast import Forecast as Forecast
@@ -23,6 +27,7 @@ from ._jobs import Asked as Asked
 from ._jobs import JobSpec as JobSpec
 from ._jobs import read_jobs as read_jobs
 from ._jobs import read_pools as read_pools
+from ._past import Place as Place
 from ._policies import POLICIES as POLICIES
 from ._policies import Policy as Policy
 from ._policies import ours as ours

@@ -87,9 +87,7 @@ def decide(cluster: Cluster, jobs: Sequence[Demand], settings: Settings) -> Deci
     for one, other in itertools.pairwise(jobs):
         if one.name == other.name:
             raise ConfigError(f"job {one.name!r} is there twice.\n  Give each job a name of its own.")
-    options = options_of(cluster, jobs, settings)
-    value = values(cluster, jobs, options, settings)
-    options, value = Options(*(column[value > 0] for column in options)), value[value > 0]
+    options, value = _valued(cluster, jobs, settings)
     model = model_of(cluster, jobs, options)
     must = _overdue(model, value, settings)
     own = _own(model, value, settings, must)
@@ -102,9 +100,15 @@ def decide(cluster: Cluster, jobs: Sequence[Demand], settings: Settings) -> Deci
 def placed_greedily(cluster: Cluster, jobs: Sequence[Demand], settings: Settings) -> float:
     """Returns the value of the densest first: what a decision is compared with."""
     jobs, cluster = _in_order(jobs), Cluster(*map(_in_order, cluster))
+    options, value = _valued(cluster, jobs, settings)
+    return worth(value, greedy(model_of(cluster, jobs, options), value / options.taken))
+
+
+def _valued(cluster: Cluster, jobs: Sequence[Demand], settings: Settings) -> tuple[Options, np.ndarray]:
+    """Returns the options that may be taken, and what each is worth."""
     options = options_of(cluster, jobs, settings)
     value = values(cluster, jobs, options, settings)
-    return worth(value, greedy(model_of(cluster, jobs, options), value / options.taken))
+    return Options(*(column[value > 0] for column in options)), value[value > 0]
 
 
 def worth(value: np.ndarray, taken: np.ndarray) -> float:

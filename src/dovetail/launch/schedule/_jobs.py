@@ -34,6 +34,8 @@ class JobSpec(ConfigBase):
     waited_seconds: float = 0.0  # Without chips, in all.
     ran_seconds: float = 0.0  # With chips, in all.
     arrival_seconds: float = 0.0  # For `--simulate`.
+    directory: str = ""  # Of its run, for `--execute`. Empty: runs/NAME.
+    code: Sequence[str] = ()  # Files of the user's that the recipe needs, for `--execute`.
 
     @property
     def at(self) -> tuple[str, int] | None:
