@@ -25,6 +25,7 @@ from ._packing import Row as Row
 from ._packing import State as State
 from ._parquet import Parquet as Parquet
 from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
+from ._skipped import Skipped as Skipped
 from ._source import Document as Document
 from ._source import FileSource as FileSource
 from ._source import Source as Source

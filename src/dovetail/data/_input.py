@@ -4,7 +4,7 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
+from ._skipped import Skipped
 from ._spec import ROW_AXIS, BatchSpec, Field
 from ._tokenizer import ByteTokenizer, Tokenizer
 
@@ -51,6 +52,21 @@ class Input(Component, abc.ABC):
     def bounds(self) -> Mapping[str, int]:
         """Returns a number that all values of a field are less than, by field, where that is known."""
         return {}
+
+    def figures(self, position: State) -> dict[str, float]:
+        """Returns what the data has given up to a position of all processes, by name, as in `web/tokens`."""
+        return {}
+
+    def skipped(self, position: State) -> Sequence[Skipped]:
+        """Returns the last documents that were left out up to a position of all processes."""
+        return ()
+
+    def check(self, position: State) -> None:
+        """Raises if too much has been left out up to a position of all processes.
+
+        An iterator that knows all of the position does so by itself.
+        """
+        return
 
     @property
     @abc.abstractmethod
@@ -146,7 +162,29 @@ class TextInput(Input):
                 f"  Use fewer, or streams={cfg.num_workers * shard_count} (that changes the order of the data)."
             )
         start = functools.partial(self._start, shard_index, shard_count)
-        return BatchIterator(start, streams=streams, about=self._about(), ahead=cfg.prefetch)
+        return BatchIterator(
+            start,
+            streams=streams,
+            num_streams=cfg.streams,
+            about=self._about(),
+            ahead=cfg.prefetch,
+            check=self._check_streams,
+        )
+
+    def figures(self, position: State) -> dict[str, float]:
+        return self._dataset.figures(self._streams(position["streams"]))
+
+    def skipped(self, position: State) -> Sequence[Skipped]:
+        return self._dataset.skipped(self._streams(position["streams"]))
+
+    def check(self, position: State) -> None:
+        self._check_streams(position["streams"])
+
+    def _check_streams(self, states: Mapping[str, State]) -> None:
+        self._dataset.check(self._streams(states))
+
+    def _streams(self, states: Mapping[str, State]) -> list[State | None]:
+        return [states.get(str(stream)) for stream in range(self.cfg.streams)]
 
     def _about(self) -> dict[str, Any]:
         """What a position depends on."""

@@ -13,6 +13,7 @@ from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._order import derive_seed
 from ._packing import Row, State
+from ._skipped import Skipped
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: its multiples spread most evenly.
 
@@ -61,6 +62,22 @@ class Mixture(Dataset):
         parts = {name: part.fingerprint() for name, part in self._parts.items()}
         return {"seed": self.cfg.seed, "weights": dict(self.cfg.weights), "parts": parts}
 
+    def figures(self, states: Sequence[State | None]) -> dict[str, float]:
+        found = {name: part.figures(_of_part(name, states)) for name, part in self._parts.items()}
+        return {f"{name}/{figure}": value for name, each in found.items() for figure, value in each.items()}
+
+    def skipped(self, states: Sequence[State | None]) -> list[Skipped]:
+        found = {name: part.skipped(_of_part(name, states)) for name, part in self._parts.items()}
+        return [
+            each._replace(source=f"{name}/{each.source}" if each.source else name)
+            for name, skipped in found.items()
+            for each in skipped
+        ]
+
+    def check(self, states: Sequence[State | None]) -> None:
+        for name, part in self._parts.items():
+            part.check(_of_part(name, states))
+
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         names = list(self._parts)
         given = state["row"] if state else 0
@@ -71,6 +88,10 @@ class Mixture(Dataset):
             row, after = next(readers[name])
             states = {**states, name: after}
             yield row, {"row": number + 1, "parts": states}
+
+
+def _of_part(name: str, states: Sequence[State | None]) -> list[State | None]:
+    return [state["parts"].get(name) if state else None for state in states]
 
 
 def bounds_of(weights: Sequence[float]) -> list[int]:

@@ -222,6 +222,10 @@ class GlobalBatches:
         """Returns the position after the batch given last, and what has been left out."""
         return merge_states(all_values(self.own_state()))
 
+    def joined(self, own: Any) -> Any:
+        """Returns the position of all processes from what `own_state` was in each; where it is all, none is asked."""
+        return own if self._source.is_whole else merge_states(all_values(own))
+
     def own_state(self) -> Any:
         """Returns the position of this process, and what has been left out; no other process is asked."""
         position = self._source.get_state()

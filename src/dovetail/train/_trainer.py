@@ -24,6 +24,7 @@ from dovetail.parallel import Mesh, is_first, together
 from dovetail.progress import Status, advanced, begun, failed, phase
 
 from ._batch import largest
+from ._data_record import DataRecord
 from ._errors import HardwareError, TrainingError
 from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
 from ._fields import check_bounds
@@ -66,8 +67,8 @@ class _Run:
     saved: int = dataclasses.field(init=False)
     evaluated: dict[str, int] = dataclasses.field(default_factory=dict[str, int])  # The last step, by evaluator.
     taken: int = 0  # Batches.
-    # Metrics on the way to the host, with their step and what their batch was.
-    pending: deque[tuple[int, BatchSpec, Any]] = dataclasses.field(default_factory=deque)
+    # Metrics on the way to the host, with their step, what their batch was, and where it was if that is reported.
+    pending: deque[tuple[int, BatchSpec, Any, Any]] = dataclasses.field(default_factory=deque)
     bad: Bad | None = None  # A step to go back for.
 
     def __post_init__(self) -> None:
@@ -148,6 +149,7 @@ class Trainer(Component):
         self.interrupted = False  # Whether `run` ended as it was asked to, before the last step.
         self._goodput = Goodput()
         self._outside = Outside(cfg, self.model, self._goodput)
+        self._data_record = DataRecord(self.input, Path(cfg.directory))
         self._checker = cfg.hardware_check and Checker(cfg.hardware_check, self._program.devices)
         self._devices = self._program.devices
         self._steps: dict[str, Callable[..., Any]] = {}  # Compiled when there is a batch; by what batches are.
@@ -348,7 +350,7 @@ class Trainer(Component):
         run.step += 1
         begun(run.step)
         profiler.after(run.step, run.state, step)
-        run.pending.append((run.step, spec, metrics))
+        run.pending.append((run.step, spec, metrics, run.batches.own_state() if self._is_logged(run.step) else None))
         if run.taken == 1 and self._program.fallbacks:
             about = "\n".join(map(str, self._program.fallbacks))
             self._say(run.step, "kernels that were not the first choice", about)
@@ -376,10 +378,10 @@ class Trainer(Component):
         if not whole or run.taken != run.step - run.first or self._bad_steps:
             return False
         jax.block_until_ready(run.state)
-        return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics in run.pending)
+        return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics, _ in run.pending)
 
     def _report(self, run: _Run) -> None:
-        (step, spec, metrics), meter = run.pending.popleft(), run.meter
+        (step, spec, metrics, position), meter = run.pending.popleft(), run.meter
         if run.bad is not None:  # What came after a bad step does not count.
             return
         with meter.device():
@@ -400,14 +402,18 @@ class Trainer(Component):
                 "  Lower the learning rate or clip_norm, or look for what is wrong in the data. The last checkpoint is "
                 f"in {self.cfg.directory}."
             )
-        if step % self.cfg.log_every == 0 or step in (1, self.cfg.steps):
+        if self._is_logged(step):
             values = {name: float(value) for name, value in metrics.items()} | meter.read()
             if self.cfg.spikes is not None:
                 left_out = run.batches.left_out
                 values |= {"rollbacks": len(left_out), "batches_left_out": number_of_batches(left_out)}
+            values |= self._data_record.figures(step, run.batches.joined(position), self._say)
             values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.cfg.log_every == 0 or step in (1, self.cfg.steps)
 
     def _save(self, run: _Run) -> None:
         with self._goodput.spent("checkpoint"):

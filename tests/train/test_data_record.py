@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of its data: figures in the metrics, what was left out in a file, and an end that has saved first."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+
+from dovetail.checkpoint import Checkpointer
+from dovetail.data import DataError, Input, JsonLines, Skipped
+from dovetail.train._data_record import DataRecord
+from support.runs import TEXT, evaluated_at_the_end, tiny
+
+DOCUMENTS = TEXT.split("\n\n\n")
+
+
+BAD = {*range(0, 40, 3)}
+
+
+def run_of(directory, bad=(), **fields):
+    """A run over the usual documents as JSON Lines, some of them bad."""
+    cfg = evaluated_at_the_end(tiny(directory, **fields))
+    file = directory / "text.jsonl"
+    lines = ["{" if i in bad else json.dumps({"text": text}) for i, text in enumerate(DOCUMENTS)]
+    file.write_text("\n".join(lines))
+    cfg = cfg.set_in("input.dataset.source", JsonLines.Config(files=[str(file)]))
+    return cfg.set_in("input.dataset.on_bad_document", "skip").set_in("input.dataset.max_bad_share", 0.5)
+
+
+def records(cfg, name) -> dict[int, Any]:
+    lines = (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()
+    return {r["step"]: r[name] for r in map(json.loads, lines) if name in r}
+
+
+def test_a_run_counts_what_it_leaves_out_and_names_it_once_however_often_it_is_resumed(tmp_path):
+    cfg = run_of(tmp_path / "whole", bad=BAD)
+    whole = cfg.build().run()
+    parts = run_of(tmp_path / "parts", bad=BAD)
+    for steps in (3, 6):
+        state = parts.set(steps=steps).build().run(allow_change=True)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(whole))
+    counted = records(cfg, "data/skipped")
+    assert [*counted] == [1, 2, 3, 4, 5, 6]
+    assert counted[6] > counted[1] >= 0
+    assert records(parts, "data/skipped") == counted
+    assert records(parts, "data/epochs") == records(cfg, "data/epochs")
+    for run in (cfg, parts):
+        lines = [json.loads(line) for line in (Path(run.directory) / "skipped.jsonl").read_text().splitlines()]
+        numbers = [line["document"] for line in lines]
+        assert sorted(numbers) == sorted(set(numbers)) != []
+        assert set(numbers) <= BAD
+        assert all(line["place"].endswith(f"text.jsonl:{line['document'] + 1}") for line in lines)
+        assert all("not JSON" in line["reason"] for line in lines)
+    first = next(iter(records(cfg, "documents left out").values()))
+    assert first.startswith(("1 so far. ", "2 so far. ", "3 so far. "))
+    assert first.endswith(f"They are in {cfg.directory}/skipped.jsonl.")
+
+
+def test_a_run_that_leaves_out_too_much_has_saved_first_and_goes_on_when_more_is_allowed(tmp_path, capsys):
+    cfg = run_of(tmp_path, bad=range(1, 40, 2), steps=12, save_every=1000).set_in("input.dataset.max_bad_share", 0.015)
+    with pytest.raises(DataError, match=r"input\.dataset\.source: 1\d of \d+ documents cannot be used"):
+        cfg.build().run()
+    (step,) = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build().steps()
+    assert step > 0
+    assert capsys.readouterr().err.endswith(f"Step {step} is saved, before the error that ends the run.\n")
+    state = cfg.set_in("input.dataset.max_bad_share", 0.6).build().run()
+    assert int(state.step) == 12
+
+
+class Fake:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def figures(self, position):
+        return {"web/skipped": float(self.count)}
+
+    def skipped(self, position):
+        return [Skipped("web", i, f"a:{i}", "x" * 1000) for i in range(self.count)]
+
+    def check(self, position) -> None: ...
+
+
+def test_the_file_is_bounded_and_survives_torn_lines_and_what_is_said_is_little(tmp_path):
+    said, data = [], Fake(1)
+    (tmp_path / "skipped.jsonl").write_text('{"source": "web", "document": 0}\n{"sou\n')
+    record = DataRecord(cast(Input, data), tmp_path)
+    for count in range(1, 1500, 7):
+        data.count = count
+        record.figures(count, {}, lambda *args: said.append(args))
+    lines = (tmp_path / "skipped.jsonl").read_text().splitlines()
+    assert 990 < len(lines) <= 1001
+    assert max(map(len, lines)) < 600
+    assert 5 < len(said) < 12
+
+
+def test_a_file_that_cannot_be_written_does_not_end_a_run(tmp_path, caplog):
+    (tmp_path / "skipped.jsonl").mkdir()
+    assert DataRecord(cast(Input, Fake(2)), tmp_path).figures(1, {}, lambda *args: None) == {"data/web/skipped": 2.0}
+    assert "cannot be written" in caplog.text
