@@ -184,7 +184,8 @@ def test_position_of_another_input_is_refused_with_the_differences(write):
         "  dataset.packer was 'ConcatPacker.Config(seq_len=4, pad_id=258)', "
         "is 'ConcatPacker.Config(seq_len=8, pad_id=258)'\n"
         "  dataset.seed was 0, is 1\n"
-        "  Go on with the data and settings of then, or start without a position."
+        "  Go on with the data and settings of then, or decide what the position means now:\n"
+        "  --data-change keep, restart or skip-to-step (in Python: run(data_change=...))."
     )
 
 

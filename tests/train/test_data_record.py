@@ -2,6 +2,8 @@
 """What a run says of its data: figures in the metrics, what was left out in a file, and an end that has saved first."""
 
 import json
+import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from dovetail.checkpoint import Checkpointer
-from dovetail.data import DataError, Input, JsonLines, Skipped
+from dovetail.data import ChangedDataError, DataError, Input, JsonLines, Skipped
+from dovetail.train import Trainer
 from dovetail.train._data_record import DataRecord
+from dovetail.train._record import spans_of
 from support.runs import TEXT, evaluated_at_the_end, tiny
 
 DOCUMENTS = TEXT.split("\n\n\n")
@@ -100,3 +104,68 @@ def test_a_file_that_cannot_be_written_does_not_end_a_run(tmp_path, caplog):
     (tmp_path / "skipped.jsonl").mkdir()
     assert DataRecord(cast(Input, Fake(2)), tmp_path).figures(1, {}, lambda *args: None) == {"data/web/skipped": 2.0}
     assert "cannot be written" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run of three steps."""
+    cfg = run_of(tmp_path_factory.mktemp("begun"), steps=3)
+    cfg.build().run()
+    return cfg
+
+
+def changed(begun, directory, texts) -> Any:
+    """The same run in a copy of its directory, to go on with other documents."""
+    cfg = run_of(directory, steps=5)
+    file = directory / "text.jsonl"
+    file.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    shutil.copytree(begun.directory, cfg.directory)
+    return cfg
+
+
+def batches_of(cfg, first, last) -> list[Any]:
+    """The tokens of some steps of an input that is read from its start."""
+    return [batch["tokens"].tolist() for batch in islice(iter(cfg.input.build()), first - 1, last)]
+
+
+@pytest.mark.parametrize("decision", ["keep", "restart", "skip-to-step"])
+def test_a_run_goes_on_with_other_data_as_was_decided_and_says_what_that_means(decision, begun, tmp_path, monkeypatch):
+    texts = [*DOCUMENTS, *(f"One more, the {i}th." for i in range(10))]
+    cfg = changed(begun, tmp_path, texts)
+    with pytest.raises(ChangedDataError, match=r"--data-change keep, restart or skip-to-step"):
+        cfg.build().run()
+    seen = list[Any]()
+    step = Trainer._make_step
+    monkeypatch.setattr(
+        Trainer, "_make_step", lambda self, run, batch, checked: (seen.append(batch), step(self, run, batch, checked))
+    )
+    cfg.build().run(data_change=decision)
+    found = [np.asarray(batch["tokens"]).tolist() for batch in seen]
+    same = cfg.set_in("input.dataset.source.files", begun.input.dataset.get_in("source.files"))
+    wanted = {"keep": (same, 4, 5), "restart": (cfg, 1, 2), "skip-to-step": (cfg, 4, 5)}[decision]
+    assert found == batches_of(*wanted)
+    (said,) = records(cfg, "a change of the data").values()
+    assert said.startswith("  dataset.documents was 40, is 50\n  dataset.bytes was ")
+    assert f"\n  {decision}:\n    " in said
+    if decision == "keep":
+        assert said.endswith("    10 documents more, taken for appended, come from epoch 2 on.")
+    cfg.set(steps=6).build().run()  # Once is enough.
+    assert len(records(cfg, "a change of the data")) == 1
+    after = {"keep": (same, 6, 6), "restart": (cfg, 3, 3), "skip-to-step": (cfg, 6, 6)}[decision]
+    assert [np.asarray(seen[-1]["tokens"]).tolist()] == batches_of(*after)
+
+
+def test_data_too_short_for_the_step_is_an_error(begun, tmp_path):
+    cfg = changed(begun, tmp_path, DOCUMENTS[:2]).set_in("input.dataset.epochs", 1)
+    with pytest.raises(DataError, match=r"^the data is for 1 steps, and the run goes on after 3\.$"):
+        cfg.build().run(data_change="skip-to-step")
+
+
+def test_longer_rows_in_the_middle_of_a_run_go_on_with_the_next_token_and_both_configs_are_kept(begun, tmp_path):
+    cfg = changed(begun, tmp_path, DOCUMENTS).set_in("input.seq_len", 64).set_in("input.batch_size", 2)
+    cfg.build().run(data_change="keep")
+    assert [(file.name, *span) for file, span in spans_of(Path(cfg.directory)).items()] == [
+        ("steps_1-3.txt", 1, 3),
+        ("config.txt", 4, None),
+    ]
+    assert records(cfg, "data/epochs")[3] < records(cfg, "data/epochs")[4]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`dovetail show RECIPE`: what it is made of and what that takes, its whole config, or its parameters on a mesh.
 
-Of a run it also says what its time went to.
+Of a run it also says what its time went to, and which configs made its steps, if there are several.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import to_json, to_text
 from dovetail.progress import LEDGER, Account, Ledger, phase
@@ -38,6 +38,10 @@ def _show(args: argparse.Namespace) -> int:
         print_summary(args.recipe, cfg, memory)
         if account := _account(run.name):
             print(f"\n{account.text()}")
+        if len(spans := _spans(run.name)) > 1:
+            print("\nconfigs:")
+            for each in spans:
+                print(f"  steps {each['first']} to {each['last'] or 'now'}: {each['file']}")
     else:
         from dovetail.train import size_of
 
@@ -46,6 +50,8 @@ def _show(args: argparse.Namespace) -> int:
             found["memory_per_chip"] = {**memory._asdict(), "total_gib": memory.total_gib, "fits": memory.fits}
         if account := _account(run.name):
             found["goodput"] = account.named()
+        if spans := _spans(run.name):
+            found["configs"] = spans
         print(json.dumps(found, indent=2))
     if run.hardware is not None and memory is not None and not memory.fits:
         sys.stdout.flush()
@@ -62,6 +68,13 @@ def _account(name: str) -> Account | None:
     """Returns what the time of a run went to, if the name is its directory."""
     account = Ledger(Path(name) / LEDGER).update()
     return account if account.starts else None
+
+
+def _spans(name: str) -> list[dict[str, Any]]:
+    """Returns which config made which steps of a run, if the name is its directory."""
+    from dovetail.train import spans_of
+
+    return [{"first": first, "last": last, "file": str(file)} for file, (first, last) in spans_of(Path(name)).items()]
 
 
 def _memory(run: Run) -> "Estimate | None":

@@ -2,6 +2,10 @@
 """Input of a trainer: documents from files, tokenised, shuffled, packed and mixed into batches, from any position."""
 
 from ._array_record import ArrayRecord as ArrayRecord
+from ._change import Carried as Carried
+from ._change import ChangedDataError as ChangedDataError
+from ._change import DataChange as DataChange
+from ._change import Old as Old
 from ._chat import ChatTemplate as ChatTemplate
 from ._corpora import ShippedCorpus as ShippedCorpus
 from ._corpora import ShippedTokenizer as ShippedTokenizer

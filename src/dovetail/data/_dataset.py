@@ -2,6 +2,7 @@
 """`Dataset`: an endless or finite sequence of rows, in several streams; `TextDataset` makes them from a source."""
 
 import abc
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
+from ._change import Carried, ChangedDataError, Epochs, Old, for_packer, in_changed_documents
 from ._errors import DataError, child_path, place_of
 from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
-from ._skipped import LEAST, Skipped, Skips, skipped_in, without_skips
+from ._skipped import LEAST, Skipped, Skips, skipped_in
 from ._source import Document, Source
 from ._tokenizer import Tokenizer, check_ids
 
@@ -44,6 +46,19 @@ class Dataset(Component, abc.ABC):
     @abc.abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """What a position depends on: with another fingerprint it would mean other data."""
+
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        """Returns where so many streams of this data go on from the positions of all streams of other data.
+
+        Raises if those mean nothing here.
+        """
+        same = old.same_tokens and num_streams == len(states)
+        if same and old.about == json.loads(json.dumps(self.fingerprint())):
+            return Carried(states, ())
+        raise ChangedDataError(
+            f"{place_of(self)}: {type(self).__name__} cannot go on from a position in other data.\n"
+            "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
+        )
 
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         """Returns what has been given up to a position, by name, as in `epochs`; `states` are those of all streams."""
@@ -88,7 +103,16 @@ class TextDataset(Dataset):
         self._bos = self._special("add_bos", self._tokenizer.bos_id)
         self._eos = self._special("add_eos", self._tokenizer.eos_id)
         self._source: Source = cfg.source.build(path=child_path(self, "source"))
-        self._order = Order(len(self._source), blocks=self._source.blocks(), shuffle=cfg.shuffle, seed=cfg.seed)
+        self._order = self._order_of(len(self._source))
+        self._older: dict[int, Order] = {}  # Of epochs that had fewer documents.
+
+    def _order_of(self, count: int) -> Order:
+        """Returns the order of the first documents."""
+        blocks = self._source.blocks()
+        if blocks is not None:
+            sizes = np.diff(np.clip(np.cumsum(blocks), 0, count), prepend=0)
+            blocks = sizes[sizes > 0]
+        return Order(count, blocks=blocks, shuffle=self.cfg.shuffle, seed=self.cfg.seed)
 
     def _special(self, field: str, token: int | None) -> list[int]:
         """Returns the special token to add, if any, as a list."""
@@ -118,14 +142,14 @@ class TextDataset(Dataset):
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         count = len(self._source)
         state = state or self._packer.first()
-        empty, bad, skips = 0, 0, Skips(state)
+        empty, bad, skips, epochs = 0, 0, Skips(state), Epochs(count, state)
 
         def read(number: int) -> np.ndarray | None:
             nonlocal empty, bad
-            epoch, at = divmod(stream + number * num_streams, count)
+            epoch, at, documents = epochs(stream + number * num_streams)
             if self.cfg.epochs is not None and epoch >= self.cfg.epochs:
                 return None
-            index = self._order(epoch, at)
+            index = self._order_among(documents)(epoch, at)
             tokens = self._tokens_or_none(index)
             bad = bad + 1 if tokens is None else 0
             if tokens is None:
@@ -139,8 +163,21 @@ class TextDataset(Dataset):
                 raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty{self._or_bad()}.")
             return tokens
 
-        for row, after in self._packer.rows(read, without_skips(state)):
-            yield row, {**after, **skips.up_to(after["document"])}
+        for row, after in self._packer.rows(read, for_packer(state)):
+            yield row, {**after, **epochs.state(), **skips.up_to(after["document"])}
+
+    def _order_among(self, documents: int) -> Order:
+        """Returns the order of an epoch that has so many documents."""
+        if documents == len(self._source):
+            return self._order
+        if documents not in self._older:
+            self._older[documents] = self._order_of(documents)
+        return self._older[documents]
+
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        if "documents" not in old.about:
+            return super().carry(states, old, num_streams)
+        return in_changed_documents(states, old, self.fingerprint(), self._packer.first(), num_streams)
 
     def _or_bad(self) -> str:
         return "" if self.cfg.on_bad_document == "error" else ", or cannot be used"
@@ -156,7 +193,8 @@ class TextDataset(Dataset):
 
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         documents = sum(state["document"] for state in states if state)
-        found = {"documents": float(documents), "epochs": documents / len(self._source)}
+        epoch, at, count = Epochs(len(self._source), next(iter(states), None))(documents)
+        found = {"documents": float(documents), "epochs": epoch + at / count}
         skipped = sum(skipped_in(state)[0] for state in states)
         return {**found, "skipped": float(skipped)} if skipped or self.cfg.on_bad_document == "skip" else found
 

@@ -4,6 +4,7 @@
 import abc
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,8 +13,9 @@ import numpy as np
 from dovetail.config import REQUIRED, Component, ConfigError
 
 from ._batches import empty_row, make_batches, needed_streams, shares_of
+from ._change import ChangedDataError, Old
 from ._dataset import Dataset
-from ._errors import child_path, place_of
+from ._errors import DataError, child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
 from ._skipped import Skipped
@@ -67,6 +69,16 @@ class Input(Component, abc.ABC):
         An iterator that knows all of the position does so by itself.
         """
         return
+
+    def carry(self, position: State) -> tuple[State, Sequence[str]]:
+        """Returns where to go on here from a position of all processes in other data, and what that means.
+
+        Raises if it means nothing.
+        """
+        raise ChangedDataError(
+            f"{place_of(self)}: {type(self).__name__} cannot go on from a position in other data.\n"
+            "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
+        )
 
     @property
     @abc.abstractmethod
@@ -170,6 +182,22 @@ class TextInput(Input):
             ahead=cfg.prefetch,
             check=self._check_streams,
         )
+
+    def carry(self, position: State) -> tuple[State, Sequence[str]]:
+        was, now = position["about"], json.loads(json.dumps(self._about()))
+        if was.keys() != now.keys():
+            return super().carry(position)
+        same_tokens, notes = was["tokenizer"] == now["tokenizer"], list[str]()
+        if not same_tokens:
+            notes.append("another tokenizer: a token is not what it was")
+        streams = [position["streams"].get(str(stream)) for stream in range(was["streams"])]
+        if not position["step"]:
+            return {"step": 0, "streams": {}, "about": now}, notes
+        if missing := [stream for stream, state in enumerate(streams) if state is None]:
+            raise DataError(f"the position lacks streams {missing}. Join those of all processes with merge_states.")
+        found = self._dataset.carry(streams, Old(was["dataset"], same_tokens), self.cfg.streams)
+        states = {str(stream): state for stream, state in enumerate(found.states)}
+        return {"step": position["step"], "streams": states, "about": now}, [*notes, *found.notes]
 
     def figures(self, position: State) -> dict[str, float]:
         return self._dataset.figures(self._streams(position["streams"]))

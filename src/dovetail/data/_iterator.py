@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from ._batches import join_batches
+from ._change import ChangedDataError, changes
 from ._errors import DataError
 from ._packing import State
 from ._spec import Batch
@@ -129,11 +130,13 @@ class _Batches:
         """Raises if `state` is not a position of this input."""
         if not isinstance(state, dict) or state.keys() != {"step", "streams", "about"}:
             raise DataError(f"not a position of an input: {state!r:.80}. Pass what get_state() returned.")
-        changes = list(_changes(state["about"], json.loads(json.dumps(self._about)), ""))
-        if changes:
-            raise DataError(
-                "this position belongs to another input:\n  " + "\n  ".join(changes) + "\n"
-                "  Go on with the data and settings of then, or start without a position."
+        found = list(changes(state["about"], json.loads(json.dumps(self._about))))
+        if found:
+            raise ChangedDataError(
+                "this position belongs to another input:\n  " + "\n  ".join(found) + "\n"
+                "  Go on with the data and settings of then, or decide what the position means now:\n"
+                "  --data-change keep, restart or skip-to-step (in Python: run(data_change=...)).",
+                found,
             )
         missing = [s for s in self._needed if str(s) not in state["streams"]]
         if missing and state["step"]:
@@ -146,14 +149,6 @@ class _Batches:
         for maker in self._makers or ():
             maker.close()  # pyright: ignore[reportAttributeAccessIssue] (generators and workers have it)
         self._makers = None
-
-
-def _changes(old: Any, new: Any, path: str) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            yield from _changes(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
-    elif old != new:
-        yield f"{path} was {old!r}, is {new!r}"
 
 
 def merge_states(states: Iterable[State]) -> State:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dovetail.config import REQUIRED, ConfigError, did_you_mean
 
+from ._change import Carried, Old
 from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._order import derive_seed
@@ -61,6 +62,30 @@ class Mixture(Dataset):
     def fingerprint(self) -> dict[str, Any]:
         parts = {name: part.fingerprint() for name, part in self._parts.items()}
         return {"seed": self.cfg.seed, "weights": dict(self.cfg.weights), "parts": parts}
+
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        if "parts" not in old.about:
+            return super().carry(states, old, num_streams)
+        was, now, notes = old.about["parts"], self.fingerprint(), list[str]()
+        parts: dict[str, Sequence[State | None]] = {}
+        for name, part in self._parts.items():
+            parts[name] = [None] * num_streams
+            if name in was:
+                found = part.carry(_of_part(name, states), old._replace(about=was[name]), num_streams)
+                parts[name], notes = found.states, [*notes, *(f"{name}: {note}" for note in found.notes)]
+            else:
+                notes.append(f"{name}: begins here, at its start")
+        notes += [f"{name}: ends here, its share goes to the others" for name in was if name not in self._parts]
+        if old.about["weights"] != now["weights"]:
+            notes.append("weights: those of now hold for the rows that follow")
+        row = min(stream + (state["row"] if state else 0) * len(states) for stream, state in enumerate(states))
+        return Carried(
+            [
+                {"row": -(-(row - s) // num_streams), "parts": {name: each[s] for name, each in parts.items()}}
+                for s in range(num_streams)
+            ],
+            notes,
+        )
 
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         found = {name: part.figures(_of_part(name, states)) for name, part in self._parts.items()}

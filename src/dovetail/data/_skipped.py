@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents that could not be used and were left out: counted in the position, and named by their numbers."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._packing import State
@@ -41,9 +42,14 @@ class Skips:
         return {_NAME: {"count": self._count, "last": self._last}} if self._count else {}
 
 
-def without_skips(state: State) -> State:
-    """Returns what a packer knows of a position."""
-    return {name: value for name, value in state.items() if name != _NAME}
+def joined_skips(states: Sequence[State], num_streams: int) -> list[State]:
+    """Returns what positions of so many streams have of it; of another number of streams, the first one has it all."""
+    if num_streams == len(states):
+        return [{_NAME: state[_NAME]} if _NAME in state else {} for state in states]
+    counts, last = zip(*map(skipped_in, states), strict=True)
+    numbers = [number for each in last for number in each][-_KEPT:]
+    first = {_NAME: {"count": sum(counts), "last": numbers}} if sum(counts) else {}
+    return [first, *({} for _ in range(num_streams - 1))]
 
 
 def skipped_in(state: State | None) -> tuple[int, list[int]]:
