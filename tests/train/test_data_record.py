@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 
 from dovetail.checkpoint import Checkpointer
-from dovetail.data import ChangedDataError, DataError, Input, JsonLines, Skipped
+from dovetail.data import ChangedDataError, DataError, Input, JsonLines, Mixture, Skipped, TextDataset, TextFiles
 from dovetail.train import Trainer
 from dovetail.train._data_record import DataRecord
+from dovetail.train._devices import GlobalBatches
 from dovetail.train._record import spans_of
 from support.runs import TEXT, evaluated_at_the_end, tiny
 
@@ -169,3 +171,41 @@ def test_longer_rows_in_the_middle_of_a_run_go_on_with_the_next_token_and_both_c
         ("config.txt", 4, None),
     ]
     assert records(cfg, "data/epochs")[3] < records(cfg, "data/epochs")[4]
+
+
+def test_a_run_on_a_mixture_counts_by_source_and_says_once_that_one_has_ended(tmp_path):
+    cfg = run_of(tmp_path, steps=6)
+    text = cfg.input.get_in("dataset")
+    few = TextDataset.Config(source=TextFiles.Config(files=[_few(tmp_path)]), epochs=2)
+    mixed = Mixture.Config(parts={"text": text, "few": few}, weights={"text": 1.0, "few": 1.0})
+    cfg = cfg.set_in("input.dataset", mixed)
+    cfg.set(steps=3).build().run()
+    cfg.build().run()
+    rows = {name: records(cfg, f"data/{name}/rows") for name in ("text", "few")}
+    assert [rows["text"][step] + rows["few"][step] for step in range(1, 7)] == [4 * step for step in range(1, 7)]
+    assert records(cfg, "data/few/epochs")[6] == 2.0
+    assert records(cfg, "data/text/tokens")[6] <= 32 * rows["text"][6]
+    assert list(records(cfg, "data/few/ended").values())[-1] == 1.0
+    said = records(cfg, "a source of the data")
+    assert set(said.values()) == {"few has given its epochs; its share goes to the others."}
+
+
+def _few(directory) -> str:
+    (directory / "few.txt").write_text("A few words, which are read twice, and then no more.")
+    return str(directory / "few.txt")
+
+
+def test_the_share_of_time_that_devices_wait_for_data_is_a_metric(tmp_path, monkeypatch):
+    given = GlobalBatches.__next__
+
+    def slow(self):
+        time.sleep(0.2)
+        return given(self)
+
+    monkeypatch.setattr(GlobalBatches, "__next__", slow)
+    cfg = run_of(tmp_path, steps=6)
+    cfg.build().run()
+    shares = records(cfg, "data_wait")
+    assert [*shares] == [2, 3, 4, 5, 6]
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert max(shares.values()) > 0.5

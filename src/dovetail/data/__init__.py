@@ -42,3 +42,4 @@ from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
 from ._tokenizer import Tokenizer as Tokenizer
+from ._weights import WeightSchedule as WeightSchedule

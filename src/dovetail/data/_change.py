@@ -28,6 +28,7 @@ class Old(NamedTuple):
 
     about: Mapping[str, Any]  # The fingerprint of the data set.
     same_tokens: bool  # Whether a text has the tokens that it had.
+    steps: int  # That were made with it.
 
 
 class Carried(NamedTuple):

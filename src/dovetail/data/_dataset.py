@@ -30,9 +30,9 @@ class Dataset(Component, abc.ABC):
         seq_len: int = REQUIRED  # Both are set by the parent.
         seed: int = REQUIRED
 
-    def __init__(self, cfg: Config, *, tokenizer: Tokenizer, **kwargs: Any) -> None:
+    def __init__(self, cfg: Config, *, tokenizer: Tokenizer, rows_per_step: int = 1, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._rows_per_step = tokenizer, rows_per_step
 
     @abc.abstractmethod
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:

@@ -138,7 +138,8 @@ class TextInput(Input):
                 f"{place_of(self, 'streams')}: streams ({cfg.streams}) must divide batch_size ({cfg.batch_size})."
             )
         dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
-        self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), tokenizer=self.tokenizer)
+        given = {"tokenizer": self.tokenizer, "rows_per_step": cfg.batch_size}
+        self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), **given)
         if cfg.streams > 1 and not self._dataset.is_endless:
             raise ConfigError(
                 f"{place_of(self, 'streams')}: is {cfg.streams}, and the data set ends.\n"
@@ -195,7 +196,7 @@ class TextInput(Input):
             return {"step": 0, "streams": {}, "about": now}, notes
         if missing := [stream for stream, state in enumerate(streams) if state is None]:
             raise DataError(f"the position lacks streams {missing}. Join those of all processes with merge_states.")
-        found = self._dataset.carry(streams, Old(was["dataset"], same_tokens), self.cfg.streams)
+        found = self._dataset.carry(streams, Old(was["dataset"], same_tokens, position["step"]), self.cfg.streams)
         states = {str(stream): state for stream, state in enumerate(found.states)}
         return {"step": position["step"], "streams": states, "about": now}, [*notes, *found.notes]
 

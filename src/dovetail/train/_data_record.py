@@ -24,6 +24,7 @@ class DataRecord:
         self._data, self._file = data, directory / SKIPPED
         self._known: set[tuple[str, int]] | None = None
         self._said = 0.0
+        self._ended: set[str] = set()
 
     def figures(self, step: int, position: Any, say: Callable[[int, str, str], None]) -> dict[str, float]:
         """Returns figures for the metrics of a step, by name; raises if too much of the data was left out.
@@ -37,6 +38,11 @@ class DataRecord:
                 self._said = skipped  # Not of each one: of the first, the second, the fourth, ...
                 say(step, "documents left out", f"{skipped:,.0f} so far. {_line(new)}\nThey are in {self._file}.")
             self._data.check(position)
+        for name in found:
+            source, _, what = name.rpartition("/")
+            if what == "ended" and source not in self._ended:
+                self._ended.add(source)
+                say(step, "a source of the data", f"{source} has given its epochs; its share goes to the others.")
         return {f"data/{name}": value for name, value in found.items()}
 
     def _write(self, step: int, skipped: Any) -> Skipped | None:

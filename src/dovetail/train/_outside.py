@@ -29,6 +29,7 @@ class Outside:
         self._watched = Watched(goodput, self._directory, cfg.steps)
         steps = cfg.profile.range()
         self.profiler = Profiler(steps if is_first() else range(0), self._directory, model, goodput)
+        self._before: tuple[float, float] | None = None  # Seconds of waiting for data, and of all, at the last figures.
         self.url = ""  # Where the status is; empty if it is not served here.
         self.end = "done"  # How the run ends, where it ends without an error.
         self._opened = contextlib.ExitStack()
@@ -57,8 +58,16 @@ class Outside:
             self._opened.callback(setattr, self, "url", "")
 
     def saw(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Returns figures of a step with the goodput so far, and keeps them for the status."""
-        found = {**values, "goodput": self._goodput.account().goodput}
+        """Returns figures of a step with the goodput so far, and keeps them for the status.
+
+        `data_wait` is the share of the time since the last ones in which devices had no work for want of a batch.
+        """
+        account = self._goodput.account()
+        waited, whole = account.seconds.get("data_wait", 0.0), account.total
+        found = {**values, "goodput": account.goodput}
+        if self._before is not None and whole > self._before[1]:
+            found["data_wait"] = max(0.0, waited - self._before[0]) / (whole - self._before[1])
+        self._before = waited, whole
         self._watched.metrics(found)
         return found
 
