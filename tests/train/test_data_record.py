@@ -209,3 +209,18 @@ def test_the_share_of_time_that_devices_wait_for_data_is_a_metric(tmp_path, monk
     assert [*shares] == [2, 3, 4, 5, 6]
     assert all(0 <= share <= 1 for share in shares.values())
     assert max(shares.values()) > 0.5
+
+
+@pytest.mark.parametrize("decision, number", [("keep", 3), ("restart", 1), ("skip-to-step", 3)])
+def test_a_position_from_before_the_change_means_the_same_again_as_in_a_rollback(decision, number, begun, tmp_path):
+    trainer = changed(begun, tmp_path, [*DOCUMENTS, "One more."]).build()
+    before = iter(begun.input.build())
+    next(before), next(before)
+    batches = trainer._devices.batches(trainer.input)
+    batches.on_change = decision
+    found = []
+    for _ in range(2):
+        batches.set_state(before.get_state())
+        found.append(np.asarray(next(batches)["tokens"]).tolist())
+        assert batches.number == number
+    assert found[0] == found[1]

@@ -203,14 +203,15 @@ class TextDataset(Dataset):
 
     def _why_skipped(self, index: int) -> Skipped:
         """Returns why a document was left out, which a position does not know: it is read again."""
+        place, reason = f"document {index}", "now it can be read"
         try:
             place = self._source.place(index)
             self.tokens(index)
-            return Skipped("", index, place, "now it can be read")
-        except DataError as e:
-            return Skipped("", index, self._source.place(index), str(e))
         except IndexError:
-            return Skipped("", index, f"document {index}", "it is not there any more")
+            reason = "it is not there any more"
+        except (DataError, OSError) as e:
+            reason = str(e)
+        return Skipped("", index, place, reason)
 
     def check(self, states: Sequence[State | None]) -> None:
         skipped, share = sum(skipped_in(state)[0] for state in states), self.cfg.max_bad_share

@@ -65,7 +65,7 @@ class Mixture(Dataset):
         state = state or {"row": 0, "parts": dict.fromkeys(self._parts)}
         states: dict[str, State | None] = state["parts"]
         given, ended, since = state.get("given", {}), state.get("ended", []), state.get("since", (0, 0))
-        kept = {"since": state["since"]} if "since" in state else {}
+        kept = {name: state[name] for name in ("since", "ended") if name in state}
         readers = {name: part.rows(stream, num_streams, states[name]) for name, part in self._parts.items()}
         for number in itertools.count(state["row"]):
             name, found = "", None
@@ -74,11 +74,12 @@ class Mixture(Dataset):
                     return
                 name = self._weights.choose(stream + number * num_streams, self._offset, ended, since)
                 found = next(readers[name], None)
-                ended = ended if found else [*ended, name]
+                if found is None:
+                    ended = [*ended, name]
+                    kept["ended"] = ended
             (row, after), (rows, tokens) = found, given.get(name, (0, 0))
             states = {**states, name: after}
             given = {**given, name: [rows + 1, tokens + int(np.count_nonzero(row["segments"]))]}
-            kept |= {"ended": ended} if ended else {}
             yield row, {"row": number + 1, "parts": states, "given": given, **kept}
 
     def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:

@@ -49,7 +49,9 @@ class Weights:
         for name, weight in weights.items():
             _check(weight, f"{place}.{name}")
         self._check_sums(place)
+        self._names = list(weights)
         self._constant = self.at(0) if self.is_constant else None
+        self._usual = bounds_of(list(self._constant.values())) if self._constant is not None else None
 
     def _check_sums(self, place: str) -> None:
         """Raises if all weights are 0 at a time; between two points that is so only if it is so at both."""
@@ -71,7 +73,9 @@ class Weights:
 
     def choose(self, row: int, offset: int, ended: Sequence[str], since: Sequence[int]) -> str:
         """Returns the part that a row is drawn from, of those that have not ended."""
-        names = [name for name in self._weights if name not in ended] if ended else list(self._weights)
+        if self._usual is not None and not ended:
+            return self._names[choose(row, self._usual, offset)]
+        names = [name for name in self._names if name not in ended]
         found = self.at(row, since) if self._constant is None else self._constant
         key = tuple(found[name] for name in names)
         if key not in self._cuts:
