@@ -21,6 +21,7 @@ from dovetail.data import (
     JsonLines,
     Mixture,
     Parquet,
+    Split,
     TextDataset,
     TextInput,
 )
@@ -293,3 +294,31 @@ def test_numbered_rows_go_on_with_the_next_batch():
     again.set_state(position)
     found = next(again)
     assert all((found[name] == wanted[name]).all() for name in wanted)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("name, appended", [("c", True), ("ab", False)])
+def test_a_file_that_comes_between_the_others_is_not_taken_for_appended(name, appended, held_out, tmp_path):
+    for at, each in enumerate("ab"):
+        written(tmp_path, f"{each}.jsonl", documents(30, 30 * at))
+
+    def cfg() -> TextInput.Config:
+        files = JsonLines.Config(files=[f"{tmp_path}/*.jsonl"])
+        return reading(Split.Config(source=files, held_out=0.1) if held_out else files)
+
+    _, position = taken(cfg(), 4)
+    written(tmp_path, f"{name}.jsonl", documents(20, 80))
+    carried, (note,) = kept(cfg(), position)
+    assert ("taken for appended" in note) == appended
+    assert ("another order of documents" in note) != appended
+    assert len(taken(cfg(), 2, carried)[0]) == 2
+
+
+def test_files_that_are_split_otherwise_are_the_same_data(tmp_path):
+    lines = [json.dumps({"text": text}) + "\n" for text in documents(20)]
+    for name, some in {"whole": lines, "1": lines[:9], "2": lines[9:]}.items():
+        (tmp_path / name).write_text("".join(some))
+    before = reading(JsonLines.Config(files=[str(tmp_path / "whole")]))
+    after = before.set_in("dataset.source.files", [str(tmp_path / name) for name in "12"])
+    _, position = taken(before, 3)
+    assert stream_of(taken(after, 2, position)[0]) == stream_of(taken(before, 2, position)[0])

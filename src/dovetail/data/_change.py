@@ -4,8 +4,11 @@
 Documents are counted over all streams and epochs here: number n of stream s of N is the document s + n * N.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from ._errors import DataError
 from ._packing import State
@@ -13,6 +16,7 @@ from ._skipped import joined_skips
 
 DataChange = Literal["keep", "restart", "skip-to-step"]
 _SPANS = "epochs_of"
+FILES = "files"  # Of a fingerprint: which file a document is in. That may change: it tells what is appended.
 
 
 class ChangedDataError(DataError):
@@ -36,6 +40,12 @@ class Carried(NamedTuple):
 
     states: Sequence[State | None]
     notes: Sequence[str]  # What that means, a sentence each.
+
+
+def files_up_to(ends: np.ndarray, documents: int) -> str:
+    """Returns a digest of where files end before so many documents; if others come after them, it stays the same."""
+    inside = ends[ends < documents].astype("<i8")
+    return hashlib.blake2b(inside.tobytes(), digest_size=8).hexdigest()
 
 
 class Epochs:
@@ -75,18 +85,25 @@ def for_packer(state: State) -> State:
 
 
 def in_changed_documents(
-    states: Sequence[State | None], old: Old, now: Mapping[str, Any], first: State, num_streams: int
+    states: Sequence[State | None],
+    old: Old,
+    now: Mapping[str, Any],
+    first: State,
+    num_streams: int,
+    is_start: bool,
 ) -> Carried:
     """Returns where so many streams go on that pack documents, from positions in other documents, or packed otherwise.
 
     Args:
         now: the fingerprint of the data set, whose packer starts at `first`.
+        is_start: whether the files of then seem to be those that the data starts with.
     """
     was, notes = old.about, list[str]()
     before = [state or first for state in states]
     epochs = Epochs(was["documents"], before[0])
     grown = now["documents"] - was["documents"]
-    if grown >= 0 and _same(old, now, "seed", "shuffle") and num_streams == len(states):
+    same_order = grown >= 0 and is_start and _same(old, now, "seed", "shuffle")
+    if same_order and num_streams == len(states):
         same_tokens = old.same_tokens and _same(old, now, "add_bos", "add_eos")
         after = [_repacked(state, first, same_tokens, _same(old, now, "packer")) for state in before]
         if any(_has_begun(a) and not _has_begun(b) for a, b in zip(before, after, strict=True)):
@@ -108,7 +125,7 @@ def in_changed_documents(
             notes.append(
                 f"{num_streams} streams rather than {len(states)}: up to {apart + len(states):,} documents come again"
             )
-        if grown or not _same(old, now, "seed", "shuffle"):
+        if grown or not same_order:
             epoch, at, _ = epochs(place)
             at = min(at, now["documents"])
             place, epochs = epoch * now["documents"] + at, Epochs(now["documents"], None)
@@ -161,7 +178,7 @@ def _frontier(states: Sequence[State]) -> tuple[int, int]:
 def changes(old: Any, new: Any, path: str = "") -> Iterator[str]:
     """Yields what differs between two fingerprints."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in {**old, **new}:
+        for key in [key for key in {**old, **new} if key != FILES]:
             yield from changes(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
     elif old != new:
         yield f"{path} was {old!r}, is {new!r}"

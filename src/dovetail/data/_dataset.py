@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
-from ._change import Carried, ChangedDataError, Epochs, Old, for_packer, in_changed_documents
+from ._change import FILES, Carried, ChangedDataError, Epochs, Old, files_up_to, for_packer, in_changed_documents
 from ._errors import DataError, child_path, place_of
 from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
@@ -131,10 +131,12 @@ class TextDataset(Dataset):
         return self.cfg.epochs is None
 
     def fingerprint(self) -> dict[str, Any]:
+        ends = self._source.ends()
         fields = ("seed", "shuffle", "epochs", "add_bos", "add_eos")
         return {
             "documents": len(self._source),
             "bytes": self._source.size(),
+            **({} if ends is None else {FILES: files_up_to(ends, len(self._source))}),
             "packer": repr(self._packer.cfg),
             **{name: getattr(self.cfg, name) for name in fields},
         }
@@ -177,7 +179,9 @@ class TextDataset(Dataset):
     def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
         if "documents" not in old.about:
             return super().carry(states, old, num_streams)
-        return in_changed_documents(states, old, self.fingerprint(), self._packer.first(), num_streams)
+        ends = self._source.ends()
+        is_start = ends is None or old.about.get(FILES) in (None, files_up_to(ends, old.about["documents"]))
+        return in_changed_documents(states, old, self.fingerprint(), self._packer.first(), num_streams, is_start)
 
     def _or_bad(self) -> str:
         return "" if self.cfg.on_bad_document == "error" else ", or cannot be used"

@@ -54,6 +54,10 @@ class Source(Component, abc.ABC):
         """
         return None
 
+    def ends(self) -> np.ndarray | None:
+        """How many documents there are up to the end of each file; None if there are no files to speak of."""
+        return None
+
 
 class FileSource(Source, abc.ABC):
     """Base of sources that read a list of files: finds the file that a document is in."""
@@ -82,6 +86,9 @@ class FileSource(Source, abc.ABC):
 
     def size(self) -> int:
         return self._size
+
+    def ends(self) -> np.ndarray:
+        return self._ends
 
     def _unpacked(self) -> list[str]:
         """Returns the files to read, those that are compressed unpacked. The size of the source is theirs."""
