@@ -47,6 +47,8 @@ def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, mon
         "  steps: 2 -> 3\n"
         "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
         "  (in Python: run(allow_change=True)).\n"
+        "  Where only input differs: --data-change keep, restart or skip-to-step (run(data_change=...)), which says\n"
+        "  what the position in the data means then.\n"
     )
     assert main(["train", str(tmp_path / "run"), "steps=3"]) == 0
     out = capsys.readouterr().out

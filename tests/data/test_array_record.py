@@ -88,4 +88,5 @@ def test_damaged_record_is_an_error_with_its_place(records):
     with open(file, "r+b") as f:
         f.seek(100)
         f.write(b"\xff\xff\xff\xff")
-    assert error_of(ArrayRecord.Config(files=[file]).build).startswith(f"{file}: record 0: cannot be read: ")
+    source = ArrayRecord.Config(files=[file]).build()
+    assert error_of(lambda: source[0]).startswith(f"{file}: record 0: cannot be read: ")

@@ -145,8 +145,8 @@ def test_impossible_numbers_are_config_errors(fields, message):
 
 
 def test_as_many_streams_as_are_of_use_are_chosen_from_the_size_of_the_batch(write):
-    assert [TRAIN.set(streams=None, batch_size=n).build()._streams for n in (1, 6, 48, 256)] == [1, 2, 16, 64]
-    assert evaluation(write, 8, streams=None).build()._streams == 1
+    assert [TRAIN.set(streams=None, batch_size=n).build()._num_streams for n in (1, 6, 48, 256)] == [1, 2, 16, 64]
+    assert evaluation(write, 8, streams=None).build()._num_streams == 1
 
 
 def test_streams_of_a_data_set_that_ends_are_a_config_error():

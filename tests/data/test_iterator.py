@@ -184,7 +184,8 @@ def test_position_of_another_input_is_refused_with_the_differences(write):
         "  dataset.packer was 'ConcatPacker.Config(seq_len=4, pad_id=258)', "
         "is 'ConcatPacker.Config(seq_len=8, pad_id=258)'\n"
         "  dataset.seed was 0, is 1\n"
-        "  Go on with the data and settings of then, or start without a position."
+        "  Go on with the data and settings of then, or decide what the position means now:\n"
+        "  --data-change keep, restart or skip-to-step (in Python: run(data_change=...))."
     )
 
 
@@ -219,7 +220,10 @@ def test_error_in_the_data_comes_at_its_place_and_again_at_every_further_call(wr
     with TextInput.Config(batch_size=1, seq_len=4, dataset=dataset, prefetch=prefetch).build().iterator() as iterator:
         start = iterator.get_state()
         next(iterator)
-        message = f"{file}:2: field 'text' is null. Expected text, or a list of token ids."
+        message = (
+            f"{file}:2: field 'text' is null. Expected text, or a list of token ids.\n"
+            "  To leave out what is bad: dataset.on_bad_document=skip"
+        )
         assert [error_of(lambda: next(iterator)) for _ in range(3)] == [message] * 3
         iterator.set_state(start)
         assert next(iterator)["tokens"].tolist() == [[*b"abc", 257]]

@@ -48,5 +48,6 @@ def test_error_in_a_worker_is_that_of_the_data_at_every_call(write):
             with pytest.raises(DataError) as e:
                 next(iterator)
             assert str(e.value) == (
-                f"{file}:2: token 1 of 2 is 300, outside the vocabulary of 259.\n  Was it made with another tokenizer?"
+                f"{file}:2: token 1 of 2 is 300, outside the vocabulary of 259.\n"
+                "  Was it made with another tokenizer?\n  To leave out what is bad: dataset.on_bad_document=skip"
             )

@@ -12,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 
+from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError, to_json
+from dovetail.data import DataError, JsonLines, TextDataset
 from dovetail.parallel import Mesh, parse_mesh
 from dovetail.train import Trainer
-from support.runs import tiny, without_samples
+from support.runs import evaluated_at_the_end, tiny, without_samples
 
 CUBE = parse_mesh("fsdp=2,seq=2,tensor=2")
 
@@ -83,7 +85,8 @@ cfg.build().run()
 """
 
 
-def run_together(cfg: Trainer.Config, count: int) -> None:
+def run_together(cfg: Trainer.Config, count: int, code: int = 0) -> list[str]:
+    """Runs processes, each of which has to end with a code; returns their errors."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{s.getsockname()[1]}"
@@ -99,7 +102,8 @@ def run_together(cfg: Trainer.Config, count: int) -> None:
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * count, outputs
+    assert [process.returncode for process in processes] == [code] * count, outputs
+    return [errors for _, errors in outputs]
 
 
 @pytest.mark.parametrize(
@@ -120,3 +124,29 @@ def test_several_processes_are_one_run(count, text, samples, unbroken, tmp_path)
     again = cfg.set(steps=7, mesh=Mesh())  # What they saved, one process goes on with.
     again.build().run()
     assert len(losses(again)) == 7
+
+
+@pytest.mark.long
+def test_processes_with_streams_of_their_own_count_together_what_they_leave_out_and_end_together(tmp_path):
+    counted = []
+    for name, mesh in (("alone", Mesh()), ("together", parse_mesh("data=2"))):
+        cfg = evaluated_at_the_end(tiny(tmp_path / name, steps=30, save_every=1000, mesh=mesh))
+        file = tmp_path / name / "text.jsonl"
+        file.write_text("\n".join("{" if i % 2 else json.dumps({"text": f"Chapter {i} " * 9}) for i in range(40)))
+        dataset = TextDataset.Config(
+            source=JsonLines.Config(files=[str(file)]), on_bad_document="skip", max_bad_share=0.015
+        )
+        cfg = cfg.set_in("input.dataset", dataset).set_in("input.streams", 2)
+        if name == "together":
+            errors = run_together(cfg, 2, code=1)
+            assert all("cannot be used, more than max_bad_share (0.015) allows" in text for text in errors)
+            assert all("is saved, before the error that ends the run." in text for text in errors)
+            steps = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build().steps()
+            assert len(steps) == 1
+        else:
+            with pytest.raises(DataError, match="more than max_bad_share"):
+                cfg.build().run()
+        counted.append(losses(cfg, "data/skipped"))
+    assert len(counted[0]) > 5
+    length = min(map(len, counted))
+    assert counted[0][:length] == counted[1][:length]

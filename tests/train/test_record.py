@@ -11,9 +11,10 @@ import pytest
 
 from dovetail.checkpoint import Checkpointer
 from dovetail.config import ConfigError, diff, replace_all
+from dovetail.data import ShippedTokenizer
 from dovetail.ops import AttentionKernel, ReferenceAttention
 from dovetail.optim import LinearSchedule
-from dovetail.train._record import changes_since, make_directory, recorded_code, write_record
+from dovetail.train._record import changes_since, make_directory, recorded_code, spans_of, write_record
 from dovetail.zoo import recipe
 from support.runs import tiny
 
@@ -140,3 +141,35 @@ def test_many_may_find_out_at_once_whether_a_directory_can_be_written(tmp_path):
         for _ in range(20):
             list(pool.map(make_directory, [tmp_path / "run"] * 8, ["runs/x"] * 8))
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_changes_of_the_input_are_allowed_by_a_decision_on_it_but_not_what_a_token_means(tmp_path):
+    cfg = tiny(tmp_path)
+    made(tmp_path, cfg)
+    longer = cfg.set_in("input.seq_len", 16)
+    with pytest.raises(ConfigError, match=r"\n  Where only input differs: --data-change keep, restart or skip-to-step"):
+        changes_since(tmp_path, longer, allow_change=False)
+    assert changes_since(tmp_path, longer, allow_change=False, data_change=True) == "  input.seq_len: 32 -> 16"
+    for other in (longer.set(seed=1), longer.set_in("input.tokenizer", ShippedTokenizer.Config())):
+        with pytest.raises(ConfigError, match="this config is not that of the run there"):
+            changes_since(tmp_path, other, allow_change=False, data_change=True)
+
+
+def test_the_config_of_each_span_of_steps_is_kept(tmp_path):
+    cfg = tiny(tmp_path)
+    (tmp_path / "run").mkdir()
+
+    def spans():
+        found = spans_of(tmp_path / "run").items()
+        return {file.relative_to(tmp_path / "run").as_posix(): (*span, seed_in(file)) for file, span in found}
+
+    def seed_in(file):
+        return int(next(line for line in file.read_text().splitlines() if line.startswith("seed = "))[7:])
+
+    for seed, after in ((0, 0), (0, 5), (1, 10), (2, 15), (2, 17)):
+        write_record(tmp_path / "run", cfg.set(seed=seed), after)
+    want = {"configs/steps_1-10.txt": (1, 10, 0), "configs/steps_11-15.txt": (11, 15, 1), "config.txt": (16, None, 2)}
+    assert spans() == want
+    write_record(tmp_path / "run", cfg.set(seed=3), 12)  # It goes back: what was made after that is made again.
+    want = {"configs/steps_1-10.txt": (1, 10, 0), "configs/steps_11-12.txt": (11, 12, 1), "config.txt": (13, None, 3)}
+    assert spans() == want

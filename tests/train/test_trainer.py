@@ -21,7 +21,7 @@ from dovetail.data import FileSource, HuggingFaceTokenizer, SentencePieceTokeniz
 from dovetail.module import constant
 from dovetail.optim import LinearSchedule
 from dovetail.train import Observer, Trainer, TrainingError, size_of
-from dovetail.train._trainer import _interruptible
+from dovetail.train._processes import interruptible
 from support.runs import evaluated_at_the_end, tiny
 
 
@@ -99,6 +99,7 @@ def test_a_config_that_changes_the_past_is_refused_and_nothing_is_written(path, 
     assert lines[1].startswith(f"  {path}: ")
     assert lines[2:4] == ["  Also different, but allowed:", "  steps: 6 -> 7"]
     assert lines[4].endswith("To go on with this one all the same: --allow-change")
+    assert (len(lines) > 6) == path.startswith("input.")
     assert files_in(Path(cfg.directory)) == before
 
 
@@ -193,7 +194,7 @@ def test_ctrl_c_in_one_of_several_processes_is_an_error_before_which_they_save(m
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # As on the command line.
     try:
-        with pytest.raises(KeyboardInterrupt), _interruptible():
+        with pytest.raises(KeyboardInterrupt), interruptible():
             signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     finally:

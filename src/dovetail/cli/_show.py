@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`dovetail show RECIPE`: what it is made of and what that takes, its whole config, or its parameters on a mesh.
 
-Of a run it also says what its time went to.
+Of a run it also says what its time went to, what its data has given, and which configs made its steps, if there are
+several.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.config import to_json, to_text
 from dovetail.progress import LEDGER, Account, Ledger, phase
@@ -16,9 +19,14 @@ from dovetail.progress import LEDGER, Account, Ledger, phase
 from ._mesh import show_mesh
 from ._resolve import Run, resolve
 from ._summary import print_summary
+from ._table import printable, table
 
 if TYPE_CHECKING:
     from dovetail.plan import Estimate
+
+
+_GIVEN = "data/"  # What these figures start with, in the metrics.
+_TAIL = 1 << 18  # Bytes of the metrics that are read.
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +44,12 @@ def _show(args: argparse.Namespace) -> int:
         return show_mesh(cfg, args.json)
     elif not args.json:
         print_summary(args.recipe, cfg, memory)
+        if data := _data(run.name):
+            print(f"\n{data.text()}")
+        if len(spans := _spans(run.name)) > 1:
+            print("\nconfigs:")
+            for each in spans:
+                print(f"  steps {each['first']} to {each['last'] or 'now'}: {each['file']}")
         if account := _account(run.name):
             print(f"\n{account.text()}")
     else:
@@ -46,6 +60,10 @@ def _show(args: argparse.Namespace) -> int:
             found["memory_per_chip"] = {**memory._asdict(), "total_gib": memory.total_gib, "fits": memory.fits}
         if account := _account(run.name):
             found["goodput"] = account.named()
+        if data := _data(run.name):
+            found["data"] = {"step": data.step, **data.sources}
+        if spans := _spans(run.name):
+            found["configs"] = spans
         print(json.dumps(found, indent=2))
     if run.hardware is not None and memory is not None and not memory.fits:
         sys.stdout.flush()
@@ -62,6 +80,54 @@ def _account(name: str) -> Account | None:
     """Returns what the time of a run went to, if the name is its directory."""
     account = Ledger(Path(name) / LEDGER).update()
     return account if account.starts else None
+
+
+class _Data(NamedTuple):
+    """What the data of a run has given up to a step, by source and figure; the source is "" where there is one."""
+
+    step: int
+    sources: dict[str, dict[str, float]]
+
+    def text(self) -> str:
+        """Returns it in print."""
+        names = list(dict.fromkeys(name for each in self.sources.values() for name in each))
+        rows = [
+            (source or "(all)", *(_figure(each[name]) if name in each else "" for name in names))
+            for source, each in self.sources.items()
+        ]
+        return f"data, after step {self.step}:\n{table(('source', *names), rows)}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.2f}"
+
+
+def _data(name: str) -> _Data | None:
+    """Returns what the metrics of a run say last of its data, if the name is its directory."""
+    try:
+        with (Path(name) / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            record = json.loads(line)
+            given = {key.removeprefix(_GIVEN): float(value) for key, value in record.items() if key.startswith(_GIVEN)}
+            if given:
+                sources: dict[str, dict[str, float]] = {}
+                for key, value in given.items():
+                    source, _, figure = key.rpartition("/")
+                    sources.setdefault(printable(source), {})[printable(figure)] = value
+                return _Data(int(record["step"]), sources)
+    return None
+
+
+def _spans(name: str) -> list[dict[str, Any]]:
+    """Returns which config made which steps of a run, if the name is its directory."""
+    from dovetail.train import spans_of
+
+    return [{"first": first, "last": last, "file": str(file)} for file, (first, last) in spans_of(Path(name)).items()]
 
 
 def _memory(run: Run) -> "Estimate | None":

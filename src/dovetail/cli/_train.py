@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     add_text(parser, "your text to train on, the last of it held out")
-    parser.add_argument("--data", metavar="PLACE", help=_DATA)
+    parser.add_argument("--data", metavar="PLACE", help=_PREPARED)
     parser.add_argument("--from", dest="init_from", metavar="RUN", help=_FROM)
     parser.add_argument("--allow-change", action="store_true", help=_ALLOW)
+    parser.add_argument("--data-change", choices=("keep", "restart", "skip-to-step"), help=_CHANGE)
     parser.set_defaults(run=_train)
 
 
-_DATA = "what `dovetail data prepare` has written, to train on instead; the last of it held out"
+_PREPARED = "what `dovetail data prepare` has written, to train on instead; the last of it held out"
 _FROM = "the directory of a run, or of a step (runs/x/checkpoints/step_600), to start from its weights"
 _ALLOW = "go on with a run although the config is not the one that made its steps; the differences are printed"
+_CHANGE = "what to do about other data: go on at the same place as exactly as can be, start anew, or go to the step's"
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ def _train(args: argparse.Namespace) -> int:
     cfg = _from_its_weights(run, overrides) if other and args.init_from is None else run.cfg
     cfg = _on_those_left(cfg)
     trainer: Trainer = cfg.build(files=run.files if args.data is None else _tokenizer_files(args.data))
-    trainer.run(allow_change=args.allow_change)
+    trainer.run(allow_change=args.allow_change, data_change=args.data_change)
     return RESUMABLE if trainer.interrupted else 0
 
 

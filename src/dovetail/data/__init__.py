@@ -3,6 +3,10 @@
 
 from ._array_record import ArrayRecord as ArrayRecord
 from ._blocks import PreparedData as PreparedData
+from ._change import Carried as Carried
+from ._change import ChangedDataError as ChangedDataError
+from ._change import DataChange as DataChange
+from ._change import Old as Old
 from ._chat import ChatTemplate as ChatTemplate
 from ._corpora import ShippedCorpus as ShippedCorpus
 from ._corpora import ShippedTokenizer as ShippedTokenizer
@@ -30,6 +34,7 @@ from ._prepare import Preparation as Preparation
 from ._prepare import Progress as Progress
 from ._prepared import PreparedDataset as PreparedDataset
 from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
+from ._skipped import Skipped as Skipped
 from ._source import Document as Document
 from ._source import FileSource as FileSource
 from ._source import Source as Source
@@ -42,3 +47,4 @@ from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
 from ._tokenizer import Tokenizer as Tokenizer
+from ._weights import WeightSchedule as WeightSchedule

@@ -27,7 +27,7 @@ class ArrayRecord(FileSource):
         super().__init__(cfg, **kwargs)
         self._open = Cache(self._open_file, limit=64)
         self._set_counts(map(self._count, self.files))
-        self[0]  # A wrong field name is found now, and not when training starts.
+        self._check_first()
 
     def _open_file(self, file: str) -> Any:
         library = optional_import("array_record.python.array_record_module", component=self)

@@ -2,17 +2,20 @@
 """`Dataset`: an endless or finite sequence of rows, in several streams; `TextDataset` makes them from a source."""
 
 import abc
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from dovetail.config import REQUIRED, Component, ConfigError
 
+from ._change import FILES, Carried, ChangedDataError, Epochs, Old, files_up_to, for_packer, in_changed_documents
 from ._errors import DataError, child_path, place_of
 from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
 from ._run import NumberedReader
+from ._skipped import LEAST, Skipped, Skips, skipped_in
 from ._source import Document, Source
 from ._tokenizer import Tokenizer, check_ids, special_to_add
 
@@ -28,9 +31,9 @@ class Dataset(Component, abc.ABC):
         seq_len: int = REQUIRED  # Both are set by the parent.
         seed: int = REQUIRED
 
-    def __init__(self, cfg: Config, *, tokenizer: Tokenizer, **kwargs: Any) -> None:
+    def __init__(self, cfg: Config, *, tokenizer: Tokenizer, rows_per_step: int = 1, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._rows_per_step = tokenizer, rows_per_step
 
     @abc.abstractmethod
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
@@ -45,9 +48,38 @@ class Dataset(Component, abc.ABC):
     def fingerprint(self) -> dict[str, Any]:
         """What a position depends on: with another fingerprint it would mean other data."""
 
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        """Returns where so many streams of this data go on from the positions of all streams of other data.
+
+        Raises if those mean nothing here.
+        """
+        same = old.same_tokens and num_streams == len(states)
+        if same and old.about == json.loads(json.dumps(self.fingerprint())):
+            return Carried(states, ())
+        raise ChangedDataError(
+            f"{place_of(self)}: {type(self).__name__} cannot go on from a position in other data.\n"
+            "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
+        )
+
+    def figures(self, states: Sequence[State | None]) -> dict[str, float]:
+        """Returns what has been given up to a position, by name, as in `epochs`; `states` are those of all streams."""
+        return {}
+
+    def skipped(self, states: Sequence[State | None]) -> list[Skipped]:
+        """Returns the last documents that were left out up to a position, some of each stream."""
+        return []
+
+    def check(self, states: Sequence[State | None]) -> None:
+        """Raises if too much has been left out up to a position."""
+        return
+
 
 class TextDataset(Dataset):
-    """The documents of one source: shuffled anew in each epoch, tokenised, packed."""
+    """The documents of one source: shuffled anew in each epoch, tokenised, packed.
+
+    One that cannot be read, decoded, parsed or encoded is an error, or is left out like an empty one. What is left out
+    is counted in the position, so that a run counts the same however often it is resumed.
+    """
 
     class Config(Dataset.Config):
         source: Source.Config = REQUIRED
@@ -56,48 +88,134 @@ class TextDataset(Dataset):
         epochs: int | None = None  # None: without end.
         add_bos: bool = False  # Whether a document starts with the bos token of the tokenizer.
         add_eos: bool = True  # Whether it ends with the eos token.
+        on_bad_document: Literal["error", "skip"] = "error"
+        max_bad_share: float = 0.01  # Of documents, at least 1,000: if more are left out, it is an error all the same.
+        may_change: ClassVar[frozenset[str]] = frozenset({"on_bad_document", "max_bad_share"})  # When a run is resumed.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         if cfg.epochs is not None and cfg.epochs < 1:
             raise ConfigError(f"{place_of(self, 'epochs')}: is {cfg.epochs}. Use 1 or more, or None for no end.")
+        if not 0 <= cfg.max_bad_share <= 1:
+            raise ConfigError(f"{place_of(self, 'max_bad_share')}: is {cfg.max_bad_share}. Use a number from 0 to 1.")
         pad_id = self._tokenizer.pad_id
         packer = cfg.packer.set(seq_len=cfg.seq_len, pad_id=0 if pad_id is None else pad_id)
         self._packer: Packer = packer.build(path=child_path(self, "packer"))
         self._bos = special_to_add(self, "add_bos", self._tokenizer.bos_id)
         self._eos = special_to_add(self, "add_eos", self._tokenizer.eos_id)
         self._source: Source = cfg.source.build(path=child_path(self, "source"))
-        self._order = Order(len(self._source), blocks=self._source.blocks(), shuffle=cfg.shuffle, seed=cfg.seed)
+        self._order = self._order_of(len(self._source))
+        self._older: dict[int, Order] = {}  # Of epochs that had fewer documents.
+
+    def _order_of(self, count: int) -> Order:
+        """Returns the order of the first documents."""
+        blocks = self._source.blocks()
+        if blocks is not None:
+            sizes = np.diff(np.clip(np.cumsum(blocks), 0, count), prepend=0)
+            blocks = sizes[sizes > 0]
+        return Order(count, blocks=blocks, shuffle=self.cfg.shuffle, seed=self.cfg.seed)
 
     @property
     def is_endless(self) -> bool:
         return self.cfg.epochs is None
 
     def fingerprint(self) -> dict[str, Any]:
+        ends = self._source.ends()
         fields = ("seed", "shuffle", "epochs", "add_bos", "add_eos")
         return {
             "documents": len(self._source),
             "bytes": self._source.size(),
+            **({} if ends is None else {FILES: files_up_to(ends, len(self._source))}),
             "packer": repr(self._packer.cfg),
             **{name: getattr(self.cfg, name) for name in fields},
         }
 
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         count = len(self._source)
-        empty = 0
+        state = state or self._packer.first(0)
+        empty, bad, skips, epochs = 0, 0, Skips(state), Epochs(count, state)
 
         def read(number: int) -> np.ndarray | None:
-            nonlocal empty
-            epoch, at = divmod(stream + number * num_streams, count)
+            nonlocal empty, bad
+            epoch, at, documents = epochs(stream + number * num_streams)
             if self.cfg.epochs is not None and epoch >= self.cfg.epochs:
                 return None
-            tokens = self.tokens(self._order(epoch, at))
+            index = self._order_among(documents)(epoch, at)
+            tokens = self._tokens_or_none(index)
+            bad = bad + 1 if tokens is None else 0
+            if tokens is None:
+                skips.add(number, index)
+                tokens = np.zeros(0, np.int32)
+            if bad > LEAST:  # Of all streams together it is checked with each batch; there may never be another one.
+                reason = self._why_skipped(index).reason
+                raise DataError(f"more than {LEAST:,} documents in a row cannot be used. The last:\n  {reason}")
             empty = 0 if len(tokens) else empty + 1
             if empty == count:
-                raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty.")
+                raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty{self._or_bad()}.")
             return tokens
 
-        return self._packer.rows(NumberedReader(read), state)
+        for row, after in self._packer.rows(NumberedReader(read), for_packer(state)):
+            yield row, {**after, **epochs.state(), **skips.up_to(after["document"])}
+
+    def _order_among(self, documents: int) -> Order:
+        """Returns the order of an epoch that has so many documents."""
+        if documents == len(self._source):
+            return self._order
+        if documents not in self._older:
+            self._older[documents] = self._order_of(documents)
+        return self._older[documents]
+
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        if "documents" not in old.about:
+            return super().carry(states, old, num_streams)
+        ends = self._source.ends()
+        is_start = ends is None or old.about.get(FILES) in (None, files_up_to(ends, old.about["documents"]))
+        return in_changed_documents(states, old, self.fingerprint(), self._packer.first(0), num_streams, is_start)
+
+    def _or_bad(self) -> str:
+        return "" if self.cfg.on_bad_document == "error" else ", or cannot be used"
+
+    def _tokens_or_none(self, index: int) -> np.ndarray | None:
+        """Returns the tokens of a document; None if it cannot be used, and is to be left out."""
+        try:
+            return self.tokens(index)
+        except DataError as e:
+            if self.cfg.on_bad_document == "skip":
+                return None
+            raise DataError(f"{e}\n  To leave out what is bad: {place_of(self, 'on_bad_document')}=skip") from e
+
+    def figures(self, states: Sequence[State | None]) -> dict[str, float]:
+        documents = sum(state["document"] for state in states if state)
+        epoch, at, count = Epochs(len(self._source), next(iter(states), None))(documents)
+        found = {"documents": float(documents), "epochs": epoch + at / count}
+        skipped = sum(skipped_in(state)[0] for state in states)
+        return {**found, "skipped": float(skipped)} if skipped or self.cfg.on_bad_document == "skip" else found
+
+    def skipped(self, states: Sequence[State | None]) -> list[Skipped]:
+        return [self._why_skipped(index) for state in states for index in skipped_in(state)[1]]
+
+    def _why_skipped(self, index: int) -> Skipped:
+        """Returns why a document was left out, which a position does not know: it is read again."""
+        place, reason = f"document {index}", "now it can be read"
+        try:
+            place = self._source.place(index)
+            self.tokens(index)
+        except IndexError:
+            reason = "it is not there any more"
+        except (DataError, OSError) as e:
+            reason = str(e)
+        return Skipped("", index, place, reason)
+
+    def check(self, states: Sequence[State | None]) -> None:
+        skipped, share = sum(skipped_in(state)[0] for state in states), self.cfg.max_bad_share
+        documents = sum(state["document"] for state in states if state)
+        if self.cfg.on_bad_document == "skip" and skipped > share * max(documents, LEAST):
+            last = self.skipped(states)[-1]
+            raise DataError(
+                f"{place_of(self, 'source')}: {skipped:,} of {documents:,} documents cannot be used, more than "
+                f"max_bad_share ({share:g}) allows, of {LEAST:,} or more. One of the last:\n  {last.reason}\n"
+                f"  Mend the data, or raise {place_of(self, 'max_bad_share')}."
+            )
 
     def tokens(self, index: int) -> np.ndarray:
         """Returns the tokens of a document of the source, bos and eos included. An empty document has none."""

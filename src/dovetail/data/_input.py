@@ -4,8 +4,9 @@
 import abc
 import dataclasses
 import functools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy as np
 from dovetail.config import REQUIRED, Component, ConfigError, find
 
 from ._batches import empty_row, make_batches, needed_streams, shares_of
+from ._change import ChangedDataError, Old
 from ._dataset import Dataset, TextDataset
-from ._errors import child_path, place_of
+from ._errors import DataError, child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
+from ._skipped import Skipped
 from ._spec import ROW_AXIS, BatchSpec, Field
 from ._tokenizer import ByteTokenizer, Tokenizer
 
@@ -58,6 +61,31 @@ class Input(Component, abc.ABC):
     def when_slow(self) -> str:
         """Returns what to do if it makes batches too slowly; empty if nothing is known."""
         return ""
+
+    def figures(self, position: State) -> dict[str, float]:
+        """Returns what the data has given up to a position of all processes, by name, as in `web/tokens`."""
+        return {}
+
+    def skipped(self, position: State) -> Sequence[Skipped]:
+        """Returns the last documents that were left out up to a position of all processes."""
+        return ()
+
+    def check(self, position: State) -> None:
+        """Raises if too much has been left out up to a position of all processes.
+
+        An iterator that knows all of the position does so by itself.
+        """
+        return
+
+    def carry(self, position: State) -> tuple[State, Sequence[str]]:
+        """Returns where to go on here from a position of all processes in other data, and what that means.
+
+        Raises if it means nothing.
+        """
+        raise ChangedDataError(
+            f"{place_of(self)}: {type(self).__name__} cannot go on from a position in other data.\n"
+            "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
+        )
 
     @property
     @abc.abstractmethod
@@ -119,12 +147,13 @@ class TextInput(Input):
                 f"{place_of(self, 'streams')}: streams ({cfg.streams}) must divide batch_size ({cfg.batch_size})."
             )
         dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
-        self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), tokenizer=self.tokenizer)
+        given = {"tokenizer": self.tokenizer, "rows_per_step": cfg.batch_size}
+        self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), **given)
         several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.is_endless else 1
-        self._streams = several if cfg.streams is None else cfg.streams
-        if self._streams > 1 and not self._dataset.is_endless:
+        self._num_streams = several if cfg.streams is None else cfg.streams
+        if self._num_streams > 1 and not self._dataset.is_endless:
             raise ConfigError(
-                f"{place_of(self, 'streams')}: is {self._streams}, and the data set ends.\n"
+                f"{place_of(self, 'streams')}: is {self._num_streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
             )
 
@@ -154,7 +183,7 @@ class TextInput(Input):
                 f"{place_of(self, 'batch_size')}: the number of processes ({shard_count}) must divide batch_size "
                 f"({cfg.batch_size})."
             )
-        streams = needed_streams(shard=shard_index, num_shards=shard_count, num_streams=self._streams)
+        streams = needed_streams(shard=shard_index, num_shards=shard_count, num_streams=self._num_streams)
         if cfg.num_workers > len(streams):
             raise ConfigError(
                 f"{place_of(self, 'num_workers')}: num_workers ({cfg.num_workers}) is more than the streams of this "
@@ -162,13 +191,51 @@ class TextInput(Input):
                 f"  Use fewer, or streams={cfg.num_workers * shard_count} (that changes the order of the data)."
             )
         start = functools.partial(self._start, shard_index, shard_count)
-        return BatchIterator(start, streams=streams, about=self._about(), ahead=cfg.prefetch)
+        return BatchIterator(
+            start,
+            streams=streams,
+            num_streams=self._num_streams,
+            about=self._about(),
+            ahead=cfg.prefetch,
+            check=self._check_streams,
+        )
+
+    def carry(self, position: State) -> tuple[State, Sequence[str]]:
+        was, now = position["about"], json.loads(json.dumps(self._about()))
+        if was.keys() != now.keys():
+            return super().carry(position)
+        same_tokens, notes = was["tokenizer"] == now["tokenizer"], list[str]()
+        if not same_tokens:
+            notes.append("another tokenizer: a token is not what it was")
+        streams = [position["streams"].get(str(stream)) for stream in range(was["streams"])]
+        if not position["step"]:
+            return {"step": 0, "streams": {}, "about": now}, notes
+        if missing := [stream for stream, state in enumerate(streams) if state is None]:
+            raise DataError(f"the position lacks streams {missing}. Join those of all processes with merge_states.")
+        found = self._dataset.carry(streams, Old(was["dataset"], same_tokens, position["step"]), self._num_streams)
+        states = {str(stream): state for stream, state in enumerate(found.states)}
+        return {"step": position["step"], "streams": states, "about": now}, [*notes, *found.notes]
+
+    def figures(self, position: State) -> dict[str, float]:
+        return self._dataset.figures(self._states_of(position["streams"]))
+
+    def skipped(self, position: State) -> Sequence[Skipped]:
+        return self._dataset.skipped(self._states_of(position["streams"]))
+
+    def check(self, position: State) -> None:
+        self._check_streams(position["streams"])
+
+    def _check_streams(self, states: Mapping[str, State]) -> None:
+        self._dataset.check(self._states_of(states))
+
+    def _states_of(self, states: Mapping[str, State]) -> list[State | None]:
+        return [states.get(str(stream)) for stream in range(self._num_streams)]
 
     def _about(self) -> dict[str, Any]:
         """What a position depends on."""
         return {
             "seq_len": self.cfg.seq_len,
-            "streams": self._streams,
+            "streams": self._num_streams,
             "tokenizer": self.tokenizer.fingerprint(),
             "dataset": self._dataset.fingerprint(),
         }
@@ -181,7 +248,7 @@ class TextInput(Input):
             shard=shard_index,
             num_shards=shard_count,
             batch_size=cfg.batch_size,
-            num_streams=self._streams,
+            num_streams=self._num_streams,
             workers=max(cfg.num_workers, 1),
         )
         made = [

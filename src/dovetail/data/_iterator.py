@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from ._batches import join_batches
+from ._change import ChangedDataError, changes
 from ._errors import DataError
 from ._packing import State
 from ._spec import Batch
 
 _Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
+_Check = Callable[[dict[str, State]], None]  # Raises if there must be no batch that leads to these positions.
 
 
 class BatchIterator:
@@ -21,8 +23,17 @@ class BatchIterator:
     the number of worker processes nor on batches prepared ahead. Close it to end its processes, or use it in `with`.
     """
 
-    def __init__(self, start: _Maker, *, streams: range, about: dict[str, Any], ahead: int) -> None:
-        self._core = _Batches(start, streams, about)
+    def __init__(
+        self,
+        start: _Maker,
+        *,
+        streams: range,
+        num_streams: int = 1,
+        about: dict[str, Any],
+        ahead: int,
+        check: _Check | None = None,
+    ) -> None:
+        self._core = _Batches(start, streams, num_streams, about, check)
         iterator: Any = self._core
         if ahead:
             from ._workers import prefetch  # Here, because it imports JAX.
@@ -31,6 +42,11 @@ class BatchIterator:
         self._opened = [iterator]
         self._shut = weakref.finalize(self, _shut, self._opened, self._core)  # At the latest when Python ends.
         self._error: Exception | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its position is that of all processes, not of its own streams alone."""
+        return self._core.is_whole
 
     @property
     def _iterator(self) -> Any:
@@ -82,8 +98,12 @@ def _shut(opened: list[Any], core: "_Batches") -> None:
 class _Batches:
     """The iterator without a thread: joins what its makers give."""
 
-    def __init__(self, start: _Maker, streams: range, about: dict[str, Any]) -> None:
+    def __init__(
+        self, start: _Maker, streams: range, num_streams: int, about: dict[str, Any], check: _Check | None
+    ) -> None:
         self._start, self._needed, self._about = start, streams, about
+        self.is_whole = len(streams) == num_streams
+        self._check = check if self.is_whole else None
         self._step = 0
         self._states: dict[str, State] = {}
         self._makers: list[Iterator[Any]] | None = None
@@ -92,8 +112,10 @@ class _Batches:
         if self._makers is None:  # Not before: a position may be set first.
             self._makers = self._start(self._states)
         made = [next(maker) for maker in self._makers]
-        self._step += 1
-        self._states = {name: state for _, states in made for name, state in states.items()}
+        states = {name: state for _, each in made for name, state in each.items()}
+        if self._check is not None:
+            self._check(states)
+        self._step, self._states = self._step + 1, states
         return join_batches([batch for batch, _ in made])
 
     def get_state(self) -> State:
@@ -108,11 +130,13 @@ class _Batches:
         """Raises if `state` is not a position of this input."""
         if not isinstance(state, dict) or state.keys() != {"step", "streams", "about"}:
             raise DataError(f"not a position of an input: {state!r:.80}. Pass what get_state() returned.")
-        changes = list(_changes(state["about"], json.loads(json.dumps(self._about)), ""))
-        if changes:
-            raise DataError(
-                "this position belongs to another input:\n  " + "\n  ".join(changes) + "\n"
-                "  Go on with the data and settings of then, or start without a position."
+        found = list(changes(state["about"], json.loads(json.dumps(self._about))))
+        if found:
+            raise ChangedDataError(
+                "this position belongs to another input:\n  " + "\n  ".join(found) + "\n"
+                "  Go on with the data and settings of then, or decide what the position means now:\n"
+                "  --data-change keep, restart or skip-to-step (in Python: run(data_change=...)).",
+                found,
             )
         missing = [s for s in self._needed if str(s) not in state["streams"]]
         if missing and state["step"]:
@@ -125,14 +149,6 @@ class _Batches:
         for maker in self._makers or ():
             maker.close()  # pyright: ignore[reportAttributeAccessIssue] (generators and workers have it)
         self._makers = None
-
-
-def _changes(old: Any, new: Any, path: str) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            yield from _changes(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
-    elif old != new:
-        yield f"{path} was {old!r}, is {new!r}"
 
 
 def merge_states(states: Iterable[State]) -> State:

@@ -33,7 +33,7 @@ class JsonLines(FileSource):
         self._lines = list(map(_index_lines, self._plain, self.files))
         self._set_counts(map(len, self._lines))
         self._open = opened_files()
-        self[0]  # A wrong field name is found now, and not when training starts.
+        self._check_first()
 
     def _read(self, file: int, at: int) -> Document:
         start, stop = map(int, self._lines[file][at])

@@ -3,7 +3,7 @@
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,12 @@ class NumberedInput(Input, abc.ABC):
     @property
     def is_endless(self) -> bool:
         return self.num_rows is None
+
+    def carry(self, position: State) -> tuple[State, Sequence[str]]:
+        if position["about"].keys() != {"input"}:
+            return super().carry(position)
+        notes = [f"it goes on with batch {position['step'] + 1} of the input as it is now"]
+        return {**position, "about": {"input": repr(self.cfg)}}, notes
 
     def iterator(self, *, shard_index: int = 0, shard_count: int = 1) -> BatchIterator:
         (spec,) = self.cfg.batch_specs()

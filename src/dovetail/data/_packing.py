@@ -88,6 +88,10 @@ class Packer(Component, abc.ABC):
         pad_id: int = REQUIRED
 
     @abc.abstractmethod
+    def first(self, place: DocumentPlace) -> State:
+        """Returns the position before the document at a place."""
+
+    @abc.abstractmethod
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
         """Yields the rows after position `state`, or all, each with the position after it, until the reader ends."""
 
@@ -98,8 +102,12 @@ class Packer(Component, abc.ABC):
 class ConcatPacker(Packer):
     """Joins all documents and cuts every `seq_len` tokens: no padding, and documents are cut anywhere."""
 
+    def first(self, place: DocumentPlace) -> State:
+        return {"document": place, "token": 0}
+
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
-        place, start = (state["document"], state["token"]) if state else (reader.first, 0)
+        state = state or self.first(reader.first)
+        place, start = state["document"], state["token"]
         seq_len, pad_id = self.cfg.seq_len, self.cfg.pad_id
         pieces: list[Piece] = []  # Of a row that is not full.
         space = seq_len
@@ -121,7 +129,7 @@ class ConcatPacker(Packer):
                     pieces, space = [], seq_len
             place, start = run.after, 0
         if pieces:
-            yield self._make(pieces), {"document": place, "token": 0}
+            yield self._make(pieces), self.first(place)
 
 
 def _position(run: Run, at: int) -> State:
@@ -147,10 +155,13 @@ class BestFitPacker(Packer):
         if cfg.window < 1:
             raise ConfigError(f"{place_of(self, 'window')}: is {cfg.window}. Use 1 or more rows.")
 
+    def first(self, place: DocumentPlace) -> State:
+        return {"document": place, "row": 0}  # The first document of a window, and the rows of it already given.
+
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
-        # A position is the first document of the window, and the rows of it already given.
-        start, given = (state["document"], state["row"]) if state else (reader.first, 0)
-        for first, pieces in self._windows(reader, start):
+        state = state or self.first(reader.first)
+        given = state["row"]
+        for first, pieces in self._windows(reader, state["document"]):
             packed = best_fit([len(piece.tokens) for piece in pieces], self.cfg.seq_len)
             for row, members in enumerate(packed[given:], given + 1):
                 yield self._make([pieces[i] for i in members]), {"document": first, "row": row}

@@ -169,12 +169,8 @@ class _Directory(Place):
         return draft
 
     def delete(self, name: str) -> None:
-        path = self._path / name
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        if path.parent != self._path:
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()  # Once there is nothing in it.
+        with contextlib.suppress(FileNotFoundError):  # Its directory stays: others may be about to write there.
+            (self._path / name).unlink()
 
     def names(self, directory: str = "") -> list[str]:
         home = self._path / directory
@@ -195,7 +191,7 @@ class _Directory(Place):
     def clean(self) -> None:
         for draft in self._path.rglob(".*.draft"):
             draft.unlink(missing_ok=True)
-        for directory in (self._path / "work" / "done", self._path / "work"):
+        for directory in (*(self._path / "work").glob("*/"), self._path / "work"):
             with contextlib.suppress(OSError):
                 directory.rmdir()
 

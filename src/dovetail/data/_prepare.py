@@ -92,8 +92,13 @@ class Preparation(Component):
             return there
         self._start()
         count = min(len(self._units), (os.cpu_count() or 1) if self.cfg.workers is None else self.cfg.workers)
-        with contextlib.closing(_Crew(self._job, self._place, self._units, count, report)) as crew:
-            crew.run()
+        try:
+            with contextlib.closing(_Crew(self._job, self._place, self._units, count, report)) as crew:
+                crew.run()
+        except DataError:
+            if (there := self._finished()) is None:
+                raise
+            return there  # Another host has ended it, and removed what this one was about to look at.
         return self._finished() or write_manifest(self._place, self._plan(), self._tokenizer, len(self._units))
 
     def _plan(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ shuffled into each other, and each stream reads windows of its own. So a process
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from dovetail.config import REQUIRED, ConfigError
 
 from ._blocks import PreparedData
+from ._change import Carried, Old, in_other_rows
 from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._order import derive_seed, permutation, permuted
@@ -84,6 +85,17 @@ class PreparedDataset(Dataset):
             "packer": repr(self._packer.cfg),
             **{name: getattr(self.cfg, name) for name in fields},
         }
+
+    def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
+        now = self.fingerprint()
+        same = all(old.about.get(name) == value for name, value in now.items() if name != "packer")
+        if not (same and old.same_tokens and num_streams == len(states)):
+            return super().carry(states, old, num_streams)
+        return in_other_rows(states, self._packer.first([0, 0]), old.about["packer"] == now["packer"])
+
+    def figures(self, states: Sequence[State | None]) -> dict[str, float]:
+        windows = sum(state["document"][0] for state in states if state)
+        return {"epochs": windows / -(-self._count // self.cfg.blocks)}
 
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         return self._packer.rows(_Windows(self, stream, num_streams), state)

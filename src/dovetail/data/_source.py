@@ -14,6 +14,8 @@ from ._compressed import unpacked
 from ._errors import DataError, place_of
 from ._files import find_files
 
+_FIRST = 10  # Documents of which at least one must be good.
+
 
 class Document(NamedTuple):
     """What a source gives: text, or token ids as they are.
@@ -52,6 +54,10 @@ class Source(Component, abc.ABC):
         """
         return None
 
+    def ends(self) -> np.ndarray | None:
+        """How many documents there are up to the end of each file; None if there are no files to speak of."""
+        return None
+
 
 class FileSource(Source, abc.ABC):
     """Base of sources that read a list of files: finds the file that a document is in."""
@@ -81,11 +87,26 @@ class FileSource(Source, abc.ABC):
     def size(self) -> int:
         return self._size
 
+    def ends(self) -> np.ndarray:
+        return self._ends
+
     def _unpacked(self) -> list[str]:
         """Returns the files to read, those that are compressed unpacked. The size of the source is theirs."""
         files = [unpacked(file, self) for file in self.files]
         self._size = sum(map(os.path.getsize, files))
         return files
+
+    def _check_first(self) -> None:
+        """Raises if none of the first documents can be read: a wrong field is found now, and not in training."""
+        first: DataError | None = None
+        for index in range(min(len(self), _FIRST)):
+            try:
+                self[index]
+                return
+            except DataError as e:
+                first = first or e
+        if first is not None:
+            raise first
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Returns the number of the file, and the number of the document in it."""

@@ -68,6 +68,10 @@ class Split(Source):
         sizes = np.diff(ends, prepend=0)
         return sizes[sizes > 0]
 
+    def ends(self) -> np.ndarray | None:
+        ends = self._source.ends()
+        return None if ends is None else np.clip(ends - self._first, 0, self._count)
+
     def _within(self, index: int) -> int:
         if not 0 <= index < self._count:
             raise IndexError(f"{place_of(self)}: document {index} of {self._count}")

@@ -24,6 +24,7 @@ from ._program import DTYPES as DTYPES
 from ._program import Program as Program
 from ._record import digest as digest
 from ._record import recorded_code as recorded_code
+from ._record import spans_of as spans_of
 from ._size import Part as Part
 from ._size import Size as Size
 from ._size import parts_of as parts_of

@@ -12,11 +12,21 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError
-from dovetail.data import BatchIterator, BatchSpec, Input, merge_states, spec_of
+from dovetail.data import (
+    BatchIterator,
+    BatchSpec,
+    ChangedDataError,
+    DataChange,
+    DataError,
+    Input,
+    merge_states,
+    spec_of,
+)
 from dovetail.module import Module, abstract, run_specs, specs
 from dovetail.ops import target
 from dovetail.optim import Learner
 from dovetail.parallel import BatchShape, Mesh, all_values, check_fit, layout_of
+from dovetail.progress import phase
 
 from ._batch import batch_shape, placement
 from ._left_out import LEFT_OUT, LeftOut, from_json, to_json
@@ -121,11 +131,11 @@ class Devices:
         """
         declared = source.cfg.batch_specs()
         if self.layout is None or self._mesh is None:
-            return GlobalBatches(source.iterator, declared, self, 0, 1)
+            return GlobalBatches(source, source.iterator, declared, self, 0, 1)
         axes = self.layout.activation_axes("batch")
         parts = self.layout.shards(axes)
         if any(spec.rows % parts for spec in declared):
-            return GlobalBatches(source.iterator, declared, self, 0, 1, parts)
+            return GlobalBatches(source, source.iterator, declared, self, 0, 1, parts)
         places = NamedSharding(self._mesh, PartitionSpec(axes or None)).addressable_devices_indices_map((parts,))
         held = [index[0].indices(parts) for index in places.values() if index is not None]
         first, last = min(start for start, _, _ in held), max(stop for _, stop, _ in held)
@@ -135,7 +145,7 @@ class Devices:
             first, last, shard = 0, parts, 0
         count = parts // (last - first)
         rows = functools.partial(source.iterator, shard_index=shard, shard_count=count)
-        return GlobalBatches(rows, declared, self, shard, count)
+        return GlobalBatches(source, rows, declared, self, shard, count)
 
 
 class Twice(NamedTuple):
@@ -151,6 +161,7 @@ class GlobalBatches:
 
     def __init__(
         self,
+        data: Input,
         opened: Callable[[], BatchIterator],
         declared: Sequence[BatchSpec],
         devices: Devices,
@@ -159,11 +170,13 @@ class GlobalBatches:
         multiple: int = 1,
     ) -> None:
         """`opened` gives part `shard` of `count` of each batch, which is filled up to a multiple of some rows."""
-        self._open, self._source, self._declared, self._devices = opened, opened(), declared, devices
+        self._data, self._open, self._source, self._declared, self._devices = data, opened, opened(), declared, devices
         self._shard, self._count, self._multiple = shard, count, multiple
         self.spec = declared[0]  # Of the batch given last.
         self.number = 0  # Of the batch given last, in the order of the data, counted from 1.
         self.left_out: tuple[LeftOut, ...] = ()  # What rollbacks have left out so far.
+        self.on_change: DataChange | None = None  # What is done about a position in other data.
+        self.said = ""  # What that means.
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self
@@ -222,6 +235,10 @@ class GlobalBatches:
         """Returns the position after the batch given last, and what has been left out."""
         return merge_states(all_values(self.own_state()))
 
+    def joined(self, own: Any) -> Any:
+        """Returns the position of all processes from what `own_state` was in each; where it is all, none is asked."""
+        return own if self._source.is_whole else merge_states(all_values(own))
+
     def own_state(self) -> Any:
         """Returns the position of this process, and what has been left out; no other process is asked."""
         position = self._source.get_state()
@@ -231,9 +248,34 @@ class GlobalBatches:
         """Goes to a position, made with any number of processes: that of the run, or those of each of them."""
         state = merge_states([state, *others]) if others else state
         position = {name: value for name, value in state.items() if name != LEFT_OUT}
-        self._source.set_state(position)
+        try:
+            self._source.set_state(position)
+        except ChangedDataError as e:
+            position = self._change(position, e)
         self.number = position["step"]
         self.left_out = from_json(state.get(LEFT_OUT, []))
+
+    def _change(self, position: Any, error: ChangedDataError) -> Any:
+        """Does about a position in other data what was decided; returns where that is."""
+        if self.on_change is None:
+            raise error
+        start = {"step": 0, "streams": {}, "about": self._source.get_state()["about"]}
+        if self.on_change == "keep":
+            start, notes = self._data.carry(position)
+        elif self.on_change == "restart":
+            notes = ["it is read from its start"]
+        else:
+            notes = [f"it is read from where it would be after step {position['step']}"]
+        self._source.set_state(start)
+        if self.on_change == "skip-to-step":
+            with phase(f"reading up to step {position['step']}"):
+                for made in range(position["step"]):
+                    if next(self._source, None) is None:
+                        raise DataError(f"the data is for {made} steps, and the run goes on after {position['step']}.")
+            start = self._source.get_state()
+        lines = [*error.changes, f"{self.on_change}:", *(f"  {note}." for note in notes)]
+        self.said = "\n".join(f"  {line}" for line in lines)
+        return start
 
     def leave_out(self, what: "LeftOut") -> None:
         """Goes on after the last batch of what a rollback leaves out, and keeps the record of it.

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CODE = "code.json"
 _CONFIG = "config.txt"
+_CONFIGS = "configs"
+_SPAN = re.compile(r"steps_(\d+)-(\d+)\.txt")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _MOST = 1 << 20  # Characters of a record of code.
 _SHOWN = 20  # Differences in a message.
@@ -66,15 +68,50 @@ def make_directory(directory: Path, checkpoints: str) -> None:
         raise ConfigError(f"directory: cannot write to {str(directory)!r}: {e.strerror}. Choose another one.") from e
 
 
-def write_record(directory: Path, cfg: "Trainer.Config") -> None:
-    """Writes the config of a run, and which files the code in it that is not dovetail's came from."""
-    (directory / _CONFIG).write_text(to_text(cfg), encoding="utf-8")
+def write_record(directory: Path, cfg: "Trainer.Config", after: int = 0) -> None:
+    """Writes the config of a run, and which files the code in it that is not dovetail's came from.
+
+    Where it goes on after a step with another config, that of the steps so far is kept beside it.
+    """
+    text = to_text(cfg)
+    _keep_span(directory, text, after)
+    (directory / _CONFIG).write_text(text, encoding="utf-8")
     if code := _code_of(cfg):
         (directory / CODE).write_text(json.dumps(code, indent=2) + "\n", encoding="utf-8")
 
 
+def spans_of(directory: Path) -> dict[Path, tuple[int, int | None]]:
+    """Returns the files with the configs that made the steps of a run: the first and the last step of each, in order.
+
+    The last one has no last step; where all steps were made with one config, there is no other.
+    """
+    names = {file: _SPAN.fullmatch(file.name) for file in (directory / _CONFIGS).glob("steps_*.txt")}
+    spans = {file: (int(name[1]), int(name[2])) for file, name in names.items() if name}
+    found: dict[Path, tuple[int, int | None]] = dict(sorted(spans.items(), key=lambda item: item[1]))
+    if (directory / _CONFIG).is_file():
+        found[directory / _CONFIG] = 1 + max((last for _, last in spans.values()), default=0), None
+    return found
+
+
+def _keep_span(directory: Path, text: str, after: int) -> None:
+    """Keeps the config of the steps so far; what was recorded of later ones, which are made again, goes."""
+    for file, (first, last) in spans_of(directory).items():
+        if first > after:
+            file.unlink()
+        elif last is None and file.read_text("utf-8") == text:
+            return
+        elif last is None or last > after:
+            (directory / _CONFIGS).mkdir(exist_ok=True)
+            file.replace(directory / _CONFIGS / f"steps_{first}-{after}.txt")
+
+
 def changes_since(
-    directory: Path, cfg: "Trainer.Config", made: tuple[int, str] | None = None, *, allow_change: bool
+    directory: Path,
+    cfg: "Trainer.Config",
+    made: tuple[int, str] | None = None,
+    *,
+    allow_change: bool,
+    data_change: bool = False,
 ) -> str:
     """Returns what differs between `cfg` and the config that made the steps of the run so far, a line for each.
 
@@ -82,6 +119,7 @@ def changes_since(
 
     Args:
         made: the newest step and its config in JSON; by default those of the newest checkpoint.
+        data_change: whether that of the input is allowed, but for what a token means.
     """
     stored = (
         load_config(checkpoints_in(cfg.set(directory=str(directory))))
@@ -101,6 +139,8 @@ def changes_since(
     if isinstance(old, type(cfg)) and _changes_rates(cfg, old.steps, stored.step):
         free, why = free - {"steps"}, _SCHEDULE
     refused = [d for d in differences if not any(_is_in(d.path, path) for path in free)]
+    if data_change:
+        refused = [d for d in refused if not _is_in(d.path, "input") or _is_in(d.path, "input.tokenizer")]
     if refused and not allow_change:
         others = _shortened([d for d in differences if d not in refused], refused)
         raise ConfigError(
@@ -108,6 +148,7 @@ def changes_since(
             + _shortened(refused)
             + (f"{why}  Also different, but allowed:\n{others}" if others else why)
             + _WAYS_OUT
+            + (_DATA if any(_is_in(d.path, "input") for d in refused) else "")
         )
     return "\n".join([*filter(None, [str(differences)]), *_changed_code(directory, cfg)])
 
@@ -116,6 +157,11 @@ _SCHEDULE = "  The schedule ends with the run: with other steps, those made woul
 _WAYS_OUT = (
     "  Use the config of the run, or another directory. To go on with this one all the same: --allow-change\n"
     "  (in Python: run(allow_change=True))."
+)
+
+_DATA = (
+    "\n  Where only input differs: --data-change keep, restart or skip-to-step (run(data_change=...)), which says\n"
+    "  what the position in the data means then."
 )
 
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: it decides when; the compiled step decides what. Effects (clock, disk, signals) are here alone."""
 
-import contextlib
 import dataclasses
 import math
-import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +13,7 @@ import jax
 
 from dovetail.checkpoint import Checkpointer, CheckpointError, LeaseError, Tiers, meet
 from dovetail.config import REQUIRED, Component, ConfigError
-from dovetail.data import BatchSpec, DataError, Input
+from dovetail.data import BatchSpec, DataChange, DataError, Input
 from dovetail.hardware import MeshRule
 from dovetail.module import Objective, merged
 from dovetail.nn import RematPolicy
@@ -24,6 +22,7 @@ from dovetail.parallel import Mesh, is_first, together
 from dovetail.progress import Status, advanced, begun, failed, phase
 
 from ._batch import largest
+from ._data_record import DataRecord
 from ._errors import HardwareError, TrainingError
 from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
 from ._fields import check_bounds
@@ -36,7 +35,7 @@ from ._left_out import number_of_batches, summary
 from ._meter import Meter, Peak, peak_of
 from ._observers import JsonLines, Observer, TensorBoard, Terminal
 from ._outside import Outside, told
-from ._processes import asked_to_stop, is_supervised, steps_lost
+from ._processes import asked_to_stop, interruptible, steps_lost
 from ._profile import Profile
 from ._program import Program
 from ._record import changes_since, check_directory, checkpoints_in, make_directory, write_record
@@ -66,8 +65,8 @@ class _Run:
     saved: int = dataclasses.field(init=False)
     evaluated: dict[str, int] = dataclasses.field(default_factory=dict[str, int])  # The last step, by evaluator.
     taken: int = 0  # Batches.
-    # Metrics on the way to the host, with their step and what their batch was.
-    pending: deque[tuple[int, BatchSpec, Any]] = dataclasses.field(default_factory=deque)
+    # Metrics on the way to the host, with their step, what their batch was, and where it was if that is reported.
+    pending: deque[tuple[int, BatchSpec, Any, Any]] = dataclasses.field(default_factory=deque)
     bad: Bad | None = None  # A step to go back for.
 
     def __post_init__(self) -> None:
@@ -148,14 +147,17 @@ class Trainer(Component):
         self.interrupted = False  # Whether `run` ended as it was asked to, before the last step.
         self._goodput = Goodput()
         self._outside = Outside(cfg, self.model, self._goodput)
+        self._data_record = DataRecord(self.input, Path(cfg.directory))
         self._checker = cfg.hardware_check and Checker(cfg.hardware_check, self._program.devices)
         self._devices = self._program.devices
         self._steps: dict[str, Callable[..., Any]] = {}  # Compiled when there is a batch; by what batches are.
 
-    def run(self, *, allow_change: bool = False) -> TrainState:
+    def run(self, *, allow_change: bool = False, data_change: DataChange | None = None) -> TrainState:
         """Trains until `steps`, until the data ends, or until interrupted; returns the last state.
 
-        With `allow_change`, it goes on although the config is not the one that made the steps so far.
+        With `allow_change`, it goes on although the config is not the one that made the steps so far; `data_change`
+        allows that of the input, and says what is done where its position is one in other data: "keep" it, as exactly
+        as it can be, "restart" the data, or "skip-to-step", to where the new data would be.
         """
         with phase("measuring the model"):
             # First: what cannot work fails here, before anything is written.
@@ -168,14 +170,15 @@ class Trainer(Component):
             newest = None  # It was imported, and has made no step.
         check_init_from(self._program, self.cfg, self.input.files(), starts=newest is None)
         if newest is not None:
-            changes = together(lambda: changes_since(directory, self.cfg, tiers.config(), allow_change=allow_change))
+            how = {"allow_change": allow_change, "data_change": data_change is not None}
+            changes = together(lambda: changes_since(directory, self.cfg, tiers.config(), **how))
         if newest is None or newest < self.cfg.steps:
             together(lambda: make_directory(directory, checkpointer.cfg.directory))
             checkpointer.prepare()
-        with self._outside.running(), checkpointer, _interruptible() as interrupted:
+        with self._outside.running(), checkpointer, interruptible() as interrupted:
             if newest is None or newest < self.cfg.steps:
                 self._outside.open()
-            run, said = self._started(checkpointer, tiers, newest, allow_change)
+            run, said = self._started(checkpointer, tiers, newest, data_change or ("restart" if allow_change else None))
             if run.first >= self.cfg.steps:
                 _tell(f"Nothing to do: {run.first} of {self.cfg.steps} steps are done.")
                 if changes:
@@ -193,8 +196,7 @@ class Trainer(Component):
             for observer in self.observers:
                 observer.start(directory, run.first + 1, self.cfg.steps, about)
             try:
-                if changes:
-                    self._say(run.first, "changes of the config", changes)
+                self._say_changes(run, changes)
                 self._loop(run, interrupted)
                 with self._goodput.spent("checkpoint"):
                     self._settle(run)
@@ -231,7 +233,7 @@ class Trainer(Component):
                 self._save(run)
 
     def _started(
-        self, checkpointer: Checkpointer, tiers: Tiers, newest: int | None, allow_change: bool
+        self, checkpointer: Checkpointer, tiers: Tiers, newest: int | None, data_change: DataChange | None
     ) -> tuple[_Run, str]:
         """Returns the run as it starts or goes on, and what there is to say about that."""
         batches, program = self._devices.batches(self.input), self._program
@@ -243,12 +245,8 @@ class Trainer(Component):
             state, said = self._first_state(checkpointer)
             return _Run(state, batches, 0, checkpointer, tiers), said
         said = "Its weights are its own, not those of init_from." if self.cfg.init_from else ""
-        try:
-            batches.set_state(*recovered.positions)
-        except DataError as e:
-            if not allow_change:
-                raise
-            said = f"{said}\nThe data is read from its start: {e}".lstrip()
+        batches.on_change = data_change
+        batches.set_state(*recovered.positions)
         if batches.left_out:
             said = f"{said}\n{summary(batches.left_out)}".lstrip()
         return _Run(recovered.state, batches, recovered.step, checkpointer, tiers, recovered.source), said
@@ -348,7 +346,7 @@ class Trainer(Component):
         run.step += 1
         begun(run.step)
         profiler.after(run.step, run.state, step)
-        run.pending.append((run.step, spec, metrics))
+        run.pending.append((run.step, spec, metrics, run.batches.own_state() if self._is_logged(run.step) else None))
         if run.taken == 1 and self._program.fallbacks:
             about = "\n".join(map(str, self._program.fallbacks))
             self._say(run.step, "kernels that were not the first choice", about)
@@ -376,10 +374,10 @@ class Trainer(Component):
         if not whole or run.taken != run.step - run.first or self._bad_steps:
             return False
         jax.block_until_ready(run.state)
-        return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics in run.pending)
+        return all(math.isfinite(float(metrics["total_loss"])) for _, _, metrics, _ in run.pending)
 
     def _report(self, run: _Run) -> None:
-        (step, spec, metrics), meter = run.pending.popleft(), run.meter
+        (step, spec, metrics, position), meter = run.pending.popleft(), run.meter
         if run.bad is not None:  # What came after a bad step does not count.
             return
         with meter.device():
@@ -387,7 +385,7 @@ class Trainer(Component):
         advanced(step, self.cfg.steps, meter.waited)
         meter.add(units, self._sizes[spec.text()].flops_per_unit)
         if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
-            write_record(Path(self.cfg.directory), self.cfg)
+            write_record(Path(self.cfg.directory), self.cfg, run.first)
         self._is_recorded = True
         self._bad_steps = 0 if math.isfinite(loss) else self._bad_steps + 1
         if self.cfg.spikes is not None:
@@ -400,16 +398,20 @@ class Trainer(Component):
                 "  Lower the learning rate or clip_norm, or look for what is wrong in the data. The last checkpoint is "
                 f"in {self.cfg.directory}."
             )
-        if step % self.cfg.log_every == 0 or step in (1, self.cfg.steps):
+        if self._is_logged(step):
             values = {name: float(value) for name, value in metrics.items()} | meter.read()
             if self.cfg.spikes is not None:
                 left_out = run.batches.left_out
                 values |= {"rollbacks": len(left_out), "batches_left_out": number_of_batches(left_out)}
+            values |= self._data_record.figures(step, run.batches.joined(position), self._say)
             values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
             if said := self._outside.data_wait.advice(values, spec.unit, self.input.when_slow()):
                 self._say(step, "input", said)
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.cfg.log_every == 0 or step in (1, self.cfg.steps)
 
     def _save(self, run: _Run) -> None:
         with self._goodput.spent("checkpoint"):
@@ -449,6 +451,11 @@ class Trainer(Component):
                 observer.metrics(step, shares)
             self._say(step, "goodput", text)
 
+    def _say_changes(self, run: _Run, changes: str) -> None:
+        for name, text in {"changes of the config": changes, "a change of the data": run.batches.said}.items():
+            if text:
+                self._say(run.first, name, text)
+
     def _say(self, step: int, name: str, text: str) -> None:
         for observer in self.observers:
             observer.text(step, name, text)
@@ -464,29 +471,3 @@ def _going_on(run: _Run) -> str:
 def _tell(text: str) -> None:
     if is_first():
         print(text)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[list[bool]]:
-    """Yields a list that is filled when the user presses Ctrl-C or the system asks to stop; a second time, it stops."""
-    asked: list[bool] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked and number == signal.SIGTERM and is_supervised():
-            return  # From the engine and from the supervisor, which ends what takes too long.
-        if asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked.append(True)
-        print("\nStopping after this step, to save it. Press Ctrl-C again to stop at once.")
-
-    if jax.process_count() == 1:
-        handlers: dict[int, Any] = {signal.SIGINT: ask, signal.SIGTERM: ask}
-    else:  # JAX hears SIGTERM, and `asked_to_stop` brings it to all; Ctrl-C is an error, before which they save.
-        handlers = {signal.SIGINT: signal.default_int_handler}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
