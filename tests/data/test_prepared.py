@@ -281,3 +281,43 @@ def test_impossible_numbers_are_config_errors(path, fields):
         PreparedDataset.Config(path=path, seq_len=4, seed=0).set(**fields).build(
             tokenizer=BYTES.build(), path="dataset"
         )
+
+
+def input_of(path, seq_len=8, batch_size=4, **fields) -> TextInput.Config:
+    data = PreparedDataset.Config(path=path, blocks=3, **fields)
+    return TextInput.Config(
+        batch_size=batch_size, seq_len=seq_len, tokenizer=BYTES, dataset=data, streams=2, prefetch=0
+    )
+
+
+def test_a_run_goes_on_with_rows_of_another_length_at_the_next_token(path):
+    before = iter(input_of(path).build())
+    given = [next(before) for _ in range(5)]
+    longer = input_of(path, seq_len=16).build()
+    position, notes = longer.carry(before.get_state())
+    assert notes == ["rows are made in another way, of what comes after the last token that was given"]
+    after = iter(longer)
+    after.set_state(position)
+    rest = [next(after) for _ in range(3)]
+    alone = iter(input_of(path, seq_len=4).build())
+    wanted = [next(alone)["tokens"] for _ in range(22)]
+    for mine in (slice(0, 2), slice(2, 4)):  # The rows of a stream.
+        found = np.concatenate([batch["tokens"][mine].ravel() for batch in [*given, *rest]])
+        assert found.tolist() == np.concatenate([batch[mine].ravel() for batch in wanted]).tolist()
+
+
+def test_other_prepared_data_is_no_place_to_go_on_from_a_position(path, tmp_path):
+    before = iter(input_of(path).build())
+    next(before)
+    other = input_of(prepare(tmp_path, TEXTS[:100], block_tokens=20)).build()
+    with pytest.raises(DataError, match="PreparedDataset cannot go on from a position in other data"):
+        other.carry(before.get_state())
+
+
+def test_the_epochs_that_were_given_are_told(path):
+    batches = input_of(path)
+    built = batches.build()
+    rows = iter(built)
+    for _ in range(25):  # 800 tokens.
+        next(rows)
+    assert built.figures(rows.get_state())["epochs"] == pytest.approx(1.0, abs=0.2)
