@@ -215,7 +215,8 @@ def test_the_share_of_time_that_devices_wait_for_data_is_a_metric(tmp_path, monk
 def test_a_position_from_before_the_change_means_the_same_again_as_in_a_rollback(decision, number, begun, tmp_path):
     trainer = changed(begun, tmp_path, [*DOCUMENTS, "One more."]).build()
     before = iter(begun.input.build())
-    next(before), next(before)
+    next(before)
+    next(before)
     batches = trainer._devices.batches(trainer.input)
     batches.on_change = decision
     found = []
