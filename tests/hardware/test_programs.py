@@ -53,6 +53,7 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     assert {path.name for path in (tmp_path / directory).glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
+@pytest.mark.long
 def test_a_run_that_starts_again_does_not_compile_again(tmp_path):
     kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "DOVETAIL_HOST": "plain"}
     kept["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # However fast this machine is.

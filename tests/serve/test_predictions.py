@@ -87,6 +87,7 @@ class InTraining:
         return np.asarray(self._run(self._params, ids))[len(tokens) - 1]
 
 
+@pytest.mark.long
 def test_the_first_guess_is_what_the_first_prediction_says_in_training(monkeypatch):
     model, device = model_of("deepseek-v3-tiny", 2), device_of("deepseek-v3-tiny", 2)
     noted, training = Noted(monkeypatch, device._drafter), InTraining(model)
