@@ -62,8 +62,8 @@ DECODES = {
     "ngpt": "moe",
     "mixture_of_depths": "dense",
 }
-# Of each kind of mesh one in `make test`; the others are long.
-OFTEN = ("shared_kv", "annealed_loss", "token_reward")
+# Two in `make test`, on two kinds of mesh; the others are long.
+OFTEN = ("shared_kv", "token_reward")
 SOME_ON_A_MESH = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.long) for each in FEATURES]
 EXAMPLES = Path(dpo.__file__).parent
 ALL = [(feature, kind) for feature in FEATURES for kind in KINDS]

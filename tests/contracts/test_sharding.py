@@ -39,7 +39,7 @@ SAMPLE = [
     ("dense", "pipeline=2,data=2,tensor=2", EARLY),
     ("moe", "fsdp=2,expert=2,tensor=2", ALL),
     pytest.param("moe", "pipeline=2,expert=4", PLAIN, marks=pytest.mark.slow),
-    ("mla", "pipeline=2,expert=2,seq=2", ALL),
+    pytest.param("mla", "pipeline=2,expert=2,seq=2", ALL, marks=pytest.mark.long),
     ("hybrid", "data=2,seq=2,tensor=2", ALL),
 ]
 
@@ -61,6 +61,7 @@ def test_a_random_case_changes_nothing_but_the_order_of_sums(number):
     assert error <= allowed, f"{case}: {where}\n  Again by: {again}"
 
 
+@pytest.mark.long
 def test_what_the_check_of_a_mesh_accepts_can_be_traced_and_so_can_what_it_proposes():
     """Nothing is compiled."""
     rng, counts = random.Random(SEED), {"accepted": 0, "proposed": 0}

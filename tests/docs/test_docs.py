@@ -15,7 +15,11 @@ import page_server
 import run_docs
 
 SRC = run_docs.ROOT / "src"
-PAGES = [page.relative_to(run_docs.ROOT) for page in run_docs.pages()]
+LONG = {"features-in-ten-lines.md", "own-text.md", "sweeps.md"}  # They take ten seconds and more.
+PAGES = [
+    pytest.param(page.relative_to(run_docs.ROOT), marks=[pytest.mark.long] if page.name in LONG else [])
+    for page in run_docs.pages()
+]
 MODULES = sorted(
     ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
     for file in SRC.rglob("*.py")

@@ -155,6 +155,7 @@ def test_a_lost_host_is_replaced_by_a_spare(tmp_path):
     assert failed["slot"] not in launch.events("start")[1]["slots"]
 
 
+@pytest.mark.long
 def test_it_goes_on_with_fewer_and_grows_back(tmp_path):
     async def lose_and_return(launch):
         await launch.until("moving")
@@ -269,6 +270,7 @@ def test_starts_are_numbered_over_launches(tmp_path):
     assert starts == [1, 2]
 
 
+@pytest.mark.long
 def test_a_host_that_is_asked_to_end_is_left_after_a_save(tmp_path):
     async def leave(launch):
         await launch.until("moving")

@@ -37,7 +37,8 @@ def _hardware_for(name, turn):
 
 # One recipe of each family on each change, the last one, and all of them with `slow`, as those with a long pattern.
 _LAST = {entry.family: name for name, entry in RECIPES.items() if entry.recipe == "pretrain"}.values()
-_LONG = ("granite-4.0-h-small", "gemma3-27b")  # Seconds each; bamba-9b and gemma2-27b have patterns like theirs.
+# Seconds each; qwen3-next-80b-a3b and gemma2-27b have patterns like theirs.
+_LONG = ("granite-4.0-h-small", "gemma3-27b", "bamba-9b")
 
 
 # Each recipe with one kind of hardware, in turn: rules know nothing of models, so that the pairs are alike.

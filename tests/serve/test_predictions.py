@@ -105,7 +105,11 @@ def test_the_first_guess_is_what_the_first_prediction_says_in_training(monkeypat
 
 
 @pytest.mark.parametrize(
-    "name, count", [("deepseek-v3-tiny", 2), pytest.param("gemma3-tiny", 1, marks=pytest.mark.slow)]
+    "name, count",
+    [
+        pytest.param("deepseek-v3-tiny", 2, marks=pytest.mark.long),
+        pytest.param("gemma3-tiny", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_answers_are_those_without_guesses(name, count):
     device, model = device_of(name, count), model_of(name, count)

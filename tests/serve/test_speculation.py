@@ -228,7 +228,9 @@ def check_speculation(device, model, seed, monkeypatch=None, count=9):
     return stats
 
 
-@pytest.mark.parametrize("name", ["llama3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny"])
+@pytest.mark.parametrize(
+    "name", ["llama3-tiny", pytest.param("gpt-oss-tiny", marks=pytest.mark.long), "deepseek-v3-tiny"]
+)
 def test_answers_of_models_are_those_without_guesses(name, monkeypatch):
     device = device_of(name)
     monkeypatch.setattr(device, "_drafter", None)
