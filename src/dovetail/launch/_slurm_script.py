@@ -35,12 +35,13 @@ export PYTHONPATH=$root/code PYTHONSAFEPATH=1 DOVETAIL_BUNDLE=$root
 
 _BODY = """\
 set -u
+ended() {{ read -rt 60 <> <(:) || :; }}  # Waits for Slurm to end this, without a process that could be left.
 # A job that was cancelled while it waited to be started again, or while nobody could tell it, ends here.
 cancelled() {{ grep -qsxF "$DOVETAIL_ID" "$directory/launch/cancelled"; }}
 end_cancelled() {{
   echo "launch: job $DOVETAIL_ID was cancelled"
   trap - TERM
-  scancel "$SLURM_JOB_ID" && sleep 60
+  scancel "$SLURM_JOB_ID" && ended
   exit 0
 }}
 export DOVETAIL_ID={id}
@@ -83,7 +84,7 @@ if [ "$code" = {resumable} ] || {{ [ "$code" -ge 128 ] && [ "${{SLURM_RESTART_CO
   echo "launch: job $DOVETAIL_ID is to be started again"
   trap - TERM
   if scontrol show config | grep -Eq '^RequeueExit +=(.*[ ,])?{resumable}(,|$)'; then exit {resumable}; fi
-  scontrol requeue "$SLURM_JOB_ID" && sleep 60
+  scontrol requeue "$SLURM_JOB_ID" && ended
   exit {resumable}
 fi
 """

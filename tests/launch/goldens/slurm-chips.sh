@@ -9,12 +9,13 @@
 #SBATCH --export=HOME,USER,LANG,PATH,TMPDIR
 #SBATCH --no-requeue
 set -u
+ended() { read -rt 60 <> <(:) || :; }  # Waits for Slurm to end this, without a process that could be left.
 # A job that was cancelled while it waited to be started again, or while nobody could tell it, ends here.
 cancelled() { grep -qsxF "$DOVETAIL_ID" "$directory/launch/cancelled"; }
 end_cancelled() {
   echo "launch: job $DOVETAIL_ID was cancelled"
   trap - TERM
-  scancel "$SLURM_JOB_ID" && sleep 60
+  scancel "$SLURM_JOB_ID" && ended
   exit 0
 }
 export DOVETAIL_ID="$SLURM_JOB_ID"

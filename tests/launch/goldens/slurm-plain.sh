@@ -11,12 +11,13 @@
 #SBATCH --mem=0
 #SBATCH --requeue
 set -u
+ended() { read -rt 60 <> <(:) || :; }  # Waits for Slurm to end this, without a process that could be left.
 # A job that was cancelled while it waited to be started again, or while nobody could tell it, ends here.
 cancelled() { grep -qsxF "$DOVETAIL_ID" "$directory/launch/cancelled"; }
 end_cancelled() {
   echo "launch: job $DOVETAIL_ID was cancelled"
   trap - TERM
-  scancel "$SLURM_JOB_ID" && sleep 60
+  scancel "$SLURM_JOB_ID" && ended
   exit 0
 }
 export DOVETAIL_ID="$SLURM_JOB_ID"
@@ -71,7 +72,7 @@ if [ "$code" = 85 ] || { [ "$code" -ge 128 ] && [ "${SLURM_RESTART_COUNT:-0}" -l
   echo "launch: job $DOVETAIL_ID is to be started again"
   trap - TERM
   if scontrol show config | grep -Eq '^RequeueExit +=(.*[ ,])?85(,|$)'; then exit 85; fi
-  scontrol requeue "$SLURM_JOB_ID" && sleep 60
+  scontrol requeue "$SLURM_JOB_ID" && ended
   exit 85
 fi
 echo "launch: job $DOVETAIL_ID ends with $code"
