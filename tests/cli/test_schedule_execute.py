@@ -36,6 +36,7 @@ def run(jobs: str, pools: str, *options: str) -> int:
     [
         (JOBS, POOLS.replace('via = "slurm"\n', ""), [], "[fast]: via is missing, and --execute hands jobs to engines"),
         (JOBS, POOLS.replace("slurm", "slrum"), [], "Did you mean 'slurm'?"),
+        (JOBS, POOLS.replace('"slurm"', '"skypilot"'), [], "via is 'skypilot', and --execute hands jobs to engines"),
         (JOBS, POOLS.replace("constraint=", "constrain="), [], "[fast]: launch: "),
         (JOBS.replace('recipe = "tiny-lm"\n', "steps = 9\n"), POOLS, [], "recipe is missing, and --execute runs it"),
         (f"{JOBS}steps = 9\n", POOLS, [], "[jobs.one]: steps is set, and with --execute the run says so itself"),

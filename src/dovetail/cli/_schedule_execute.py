@@ -53,7 +53,8 @@ from ._table import printable, table
 if TYPE_CHECKING:
     from dovetail.launch.schedule import Forecast
 
-_ENGINES = tuple(name for name, cfg in LAUNCHERS.items() if issubclass(cfg, Engine.Config))
+# SkyPilot does not say in which directory a job of its runs: nobody could tell whether a run has one already.
+_ENGINES = ("slurm", "kubernetes")
 _TOLD = ("steps", "running", "waited_seconds", "ran_seconds", "arrival_seconds", "kind")  # By runs, not by JOBS.
 _OVER = ("done", "failed", "cancelled")
 _TICK = 0.2
@@ -225,7 +226,7 @@ class _Engines(Fleet):
 
     def __init__(self, asked: _Asked) -> None:
         self._pools = {pool.name: pool for pool in asked.cluster.pools}
-        self._knows: dict[str, Engine] = {}  # Who has told of a job.
+        self._knows: dict[tuple[str, str], Engine] = {}  # Who has told of a job; two engines may have equal ids.
 
     def jobs(self) -> Sequence[JobInfo]:
         found: dict[tuple[str, str], JobInfo] = {}
@@ -234,7 +235,7 @@ class _Engines(Fleet):
             engine: Engine = override(LAUNCHERS[pool.via](), pool.launch).build()
             for info in engine.jobs():
                 found.setdefault((pool.via, info.id), info)
-                self._knows.setdefault(info.id, engine)
+                self._knows.setdefault((info.id, info.directory), engine)
         return list(found.values())
 
     def submit(self, spec: JobSpec, place: Place) -> JobInfo:
@@ -256,7 +257,7 @@ class _Engines(Fleet):
         return engine.submit(job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code))
 
     def cancel(self, info: JobInfo) -> None:
-        self._knows[info.id].cancel(info)
+        self._knows[info.id, info.directory].cancel(info)
 
 
 def _chips_of_host(found: Hardware) -> int:

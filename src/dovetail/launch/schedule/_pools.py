@@ -24,7 +24,7 @@ class Pool(ConfigBase):
     interruptions: float | None = None  # For each chip and hour. None: as published; spot has to say.
     checkpoint_seconds: float = 5.0  # That steps wait for a checkpoint.
     recovery_seconds: float | None = None  # From a stop until steps are made again. None: `--restart`.
-    via: str = ""  # The engine that has it, for `--execute`: slurm, kubernetes, skypilot.
+    via: str = ""  # The engine that has it, for `--execute`: slurm, kubernetes.
     launch: Sequence[str] = ()  # What that is told, as after `launch.`: ["partition=large", "constraint=h100"].
 
     @property
