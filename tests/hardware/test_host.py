@@ -18,6 +18,7 @@ def no_accelerator(monkeypatch):
 
 
 def test_settings_are_for_cpus_alone(monkeypatch):
+    monkeypatch.setattr(host, "_JEMALLOC", (os.devnull,))
     assert [setting.name for setting in host_settings({})] == ["jemalloc", "YNN matrix products"]
     assert host_settings({"JAX_PLATFORMS": "cuda"}) == []
     monkeypatch.setattr(host, "_ACCELERATORS", (os.devnull,))
@@ -36,11 +37,51 @@ def test_a_process_that_has_them_lacks_nothing(monkeypatch):
     assert all(setting.active and not setting.variables for setting in had)
 
 
-def test_without_the_library_nothing_is_changed(monkeypatch):
+def test_without_jemalloc_the_allocator_of_the_system_takes_huge_pages(monkeypatch):
     monkeypatch.setattr(host, "_JEMALLOC", ())
+    monkeypatch.setattr(host, "_has_huge_pages", lambda: True)
+    lacking = host_settings({"GLIBC_TUNABLES": "glibc.malloc.check=0"})[0]
+    assert (lacking.name, lacking.active) == ("huge pages", False)
+    assert lacking.variables["GLIBC_TUNABLES"].startswith("glibc.malloc.check=0:glibc.malloc.hugetlb=1:")
+    had = host_settings(lacking.variables)[0]
+    assert (had.active, had.variables) == (True, {})
+
+
+@pytest.mark.parametrize(
+    "version, pages", [("musl 1.2", "[madvise]"), ("glibc 2.31", "always"), ("glibc 2.36", "[never]")]
+)
+def test_where_there_are_no_huge_pages_nothing_is_changed(monkeypatch, tmp_path, version, pages):
+    (tmp_path / "enabled").write_text(f"always madvise {pages}\n")
+    monkeypatch.setattr(host, "_JEMALLOC", ())
+    monkeypatch.setattr(host, "_NO_HUGE_PAGES", str(tmp_path / "enabled"))
+    monkeypatch.setattr(os, "confstr", lambda name: version)
     allocator = host_settings({})[0]
     assert (allocator.active, allocator.variables) == (False, {})
-    assert "not installed" in allocator.text
+    assert "not to be had here" in allocator.text
+
+
+FAULTS = """
+import resource, jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ jnp.cos(x).T).sum(0)[:, None] + x)  # 36 MB on the way.
+x = jnp.ones((3000, 512))
+for _ in range(3): x = step(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4): x = step(x).block_until_ready()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 4)
+"""
+
+
+@pytest.mark.skipif(not host._has_huge_pages(), reason="no huge pages")
+def test_with_huge_pages_a_step_has_few_page_faults(monkeypatch):
+    monkeypatch.setattr(host, "_JEMALLOC", ())
+    (variables, *_) = [setting.variables for setting in host_settings({})]
+    plain = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "GLIBC_TUNABLES")}
+
+    def faults(more) -> float:
+        command = [sys.executable, "-c", FAULTS]
+        return float(subprocess.run(command, env={**plain, **more}, capture_output=True, text=True, check=True).stdout)
+
+    assert faults(variables) < faults({}) / 4
 
 
 def test_flags_are_only_given_to_versions_that_know_them(monkeypatch):
