@@ -2,7 +2,7 @@
 """Input: preparation beside the tokenizer alone; reading beside Grain with ArrayRecord; start-up, seek, memory.
 
 One process, the same text, tokenizer and machine; each number is a median, all taken in turn. MosaicML Streaming is
-added where `--streaming PYTHON` names an interpreter that has it.
+added where `--streaming PYTHON` names an interpreter that has it, Megatron Core where `--megatron PYTHON` does.
 """
 
 import argparse
@@ -44,7 +44,7 @@ TOKENIZER = ShippedTokenizer.Config()
 ROWS, SEQ_LEN = 64, 2048
 BATCHES = 60  # That are timed together.
 ROUNDS = 5
-PEER = Path(__file__).with_name("contenders") / "streaming_data.py"
+CONTENDERS = Path(__file__).with_name("contenders")
 
 
 def write_text(file: Path, size: int) -> None:
@@ -167,6 +167,34 @@ def rates(made: dict[str, Callable[[], Iterator[Any]]]) -> list[tuple[str, ...]]
     return rows
 
 
+def others(path: str, home: Path, streaming: Path | None, megatron: Path | None) -> list[tuple[str, ...]]:
+    """Times rows of the same documents by peers, each in the environment of its own that a Python of it names."""
+    data = PreparedData(path)
+    blocks = data.read(range(len(data)))
+    tokens, lengths = home / "tokens.npy", home / "lengths.npy"
+    np.save(tokens, np.concatenate([block.tokens for block in blocks]))
+    np.save(lengths, np.concatenate([block.lengths for block in blocks]))
+    numbers, eos = [*map(str, (SEQ_LEN, ROWS, BATCHES))], str(TOKENIZER.build().eos_id)
+    asked = [
+        (streaming, "streaming_data.py", [tokens, home / "mds", *numbers], ["MosaicML Streaming, rows cut before"]),
+        (
+            megatron,
+            "megatron_data.py",
+            [tokens, lengths, home / "megatron", *numbers, eos],
+            ["Megatron Core, positions by document", "Megatron Core, the same positions in each row"],
+        ),
+    ]
+    rows = []
+    for python, program, arguments, names in asked:
+        if python is None:
+            continue
+        ran = subprocess.run([python, CONTENDERS / program, *arguments], check=True, capture_output=True, text=True)
+        for name, line in zip(names, ran.stdout.splitlines()[-len(names) :], strict=True):
+            rate, first = map(float, line.split())
+            rows.append((name, f"{rate:,.0f}", f"{rate * SEQ_LEN / 1e6:.1f} M", f"{first * 1e3:.0f} ms"))
+    return rows
+
+
 def seek(path: str) -> list[tuple[str, str]]:
     """Times what it takes to go to a far position, and to the one after the first batch."""
     iterator: Any = dovetail_batches(path)
@@ -244,6 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alone", type=Path, help="encode this file, and nothing else")
     parser.add_argument("--streaming", type=Path, help="a Python that has MosaicML Streaming")
+    parser.add_argument("--megatron", type=Path, help="a Python that has Megatron Core")
     args = parser.parse_args()
     if args.alone:
         tokenize_alone(args.alone)
@@ -265,21 +294,7 @@ def main() -> None:
             "Grain, ArrayRecord": lambda: grain_batches(records),
         }
         rows = rates(made)
-        if args.streaming:
-            found = PreparedData(path)
-            np.save(home / "all.npy", np.concatenate([block.tokens for block in found.read(range(len(found)))]))
-            numbers = map(str, (SEQ_LEN, ROWS, BATCHES))
-            command = [args.streaming, PEER, home / "all.npy", home / "mds", *numbers]
-            ran = subprocess.run(command, check=True, capture_output=True, text=True)
-            rate, first = map(float, ran.stdout.split()[-2:])
-            rows.append(
-                (
-                    "MosaicML Streaming, rows cut before",
-                    f"{rate:,.0f}",
-                    f"{rate * SEQ_LEN / 1e6:.1f} M",
-                    f"{first * 1e3:.0f} ms",
-                )
-            )
+        rows += others(path, home, args.streaming, args.megatron)
         table(("", "rows/s", "tokens/s", "first batch"), rows)
         table(("", ""), [*seek(path), *start_up(text, home), *memory(text, home)])
     finally:
