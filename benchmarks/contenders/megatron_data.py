@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads rows with the indexed dataset of Megatron Core: in an environment of its own, without dovetail.
 
-`megatron_data.py TOKENS.npy LENGTHS.npy DIR SEQ_LEN ROWS BATCHES EOS` writes documents to a .bin and an .idx file, blends
-two such data sets, and prints rows per second and the seconds to the first batch: first where positions start anew with
-each document, as ours do, then where they are the same for each row. The index of samples is made beforehand, and found
-in its cache.
+`megatron_data.py TOKENS.npy LENGTHS.npy DIR SEQ_LEN ROWS BATCHES EOS` writes documents to a .bin and an .idx file,
+blends two such data sets, and prints rows per second and the seconds to the first batch: first where positions start
+anew with each document, as ours do, then where they are the same for each row. The index of samples is made beforehand,
+and found in its cache.
 """
 
 # pyright: reportMissingImports=false
