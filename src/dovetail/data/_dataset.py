@@ -65,6 +65,10 @@ class Dataset(Component, abc.ABC):
         """Returns what has been given up to a position, by name, as in `epochs`; `states` are those of all streams."""
         return {}
 
+    def documents(self, state: State | None) -> int:
+        """Returns how many documents have ended up to a position of one stream."""
+        return (state or {}).get("ended", 0)
+
     def skipped(self, states: Sequence[State | None]) -> list[Skipped]:
         """Returns the last documents that were left out up to a position, some of each stream."""
         return []

@@ -3,7 +3,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,22 +15,30 @@ from ._errors import child_path, place_of
 from ._order import derive_seed
 from ._packing import Row, State
 from ._skipped import Skipped
+from ._stride import Stride, Turns
 from ._weights import Weight, Weights
+
+_Given = Mapping[str, Sequence[int]]  # By part: rows, tokens and documents.
+_AMOUNTS = ("rows", "tokens", "documents")
+_NOTHING = (0, 0, 0)
 
 
 class Mixture(Dataset):
-    """Draws each row from one of its parts, so weights are proportions of rows, and of tokens where rows are full.
+    """Draws each row from one of its parts. Weights are proportions of rows, of tokens or of documents.
 
-    The choice is spread evenly, not by chance: after n rows, the count of each part is within a few of its share. Each
-    part goes at its own pace, and one that is small beside its weight is repeated more often. A part with `epochs` ends
-    after them, and its share goes to the others in proportion; the mixture ends with the last of them.
+    The choice is spread evenly, not by chance: at any time, what each part has given is within a few rows of its share.
+    Each part goes at its own pace, and one that is small beside its weight is repeated more often. A part with `epochs`
+    ends after them, and its share goes to the others in proportion; the mixture ends with the last of them.
 
-    Which part a row is from depends on its number, over all streams, and on which parts have ended.
+    By rows, the part that a row is from depends on its number, over all streams, and on which parts have ended. By
+    tokens or documents, it depends on what the parts have given in its stream: rows with padding, or with many short
+    documents, count as what is in them. A document counts in the row in which it ends.
     """
 
     class Config(Dataset.Config):
         parts: dict[str, Dataset.Config] = REQUIRED
         weights: Mapping[str, Weight] = REQUIRED  # For each part, more than 0, or a schedule; they need not sum to 1.
+        by: Literal["rows", "tokens", "documents"] = "rows"  # What weights are proportions of.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -59,28 +67,51 @@ class Mixture(Dataset):
 
     def fingerprint(self) -> dict[str, Any]:
         parts = {name: part.fingerprint() for name, part in self._parts.items()}
-        return {"seed": self.cfg.seed, **self._weights.fingerprint(), "parts": parts}
+        by = {} if self.cfg.by == "rows" else {"by": self.cfg.by}
+        return {"seed": self.cfg.seed, **self._weights.fingerprint(), **by, "parts": parts}
+
+    def documents(self, state: State | None) -> int:
+        return sum(_in_full(given)[2] for given in (state or {}).get("given", {}).values())
 
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         state = state or {"row": 0, "parts": dict.fromkeys(self._parts)}
         states: dict[str, State | None] = state["parts"]
         given, ended, since = state.get("given", {}), state.get("ended", []), state.get("since", (0, 0))
-        kept = {name: state[name] for name in ("since", "ended") if name in state}
+        kept = {name: state[name] for name in ("since", "ended", "turns") if name in state}
         readers = {name: part.rows(stream, num_streams, states[name]) for name, part in self._parts.items()}
+        stride = None if self.cfg.by == "rows" else Stride(derive_seed(self.cfg.seed, "stride"), stream)
         for number in itertools.count(state["row"]):
-            name, found = "", None
+            name, found, row_number, shares = "", None, stream + number * num_streams, {}
             while found is None:
                 if len(ended) == len(self._parts):
                     return
-                name = self._weights.choose(stream + number * num_streams, self._offset, ended, since)
+                if stride is None:
+                    name = self._weights.choose(row_number, self._offset, ended, since)
+                else:
+                    shares = self._weights.shares(row_number, ended, since)
+                    name, kept["turns"] = stride.choose(kept.get("turns", {}), shares, self._a_row(given))
                 found = next(readers[name], None)
                 if found is None:
                     ended = [*ended, name]
                     kept["ended"] = ended
-            (row, after), (rows, tokens) = found, given.get(name, (0, 0))
+            row, after = found
+            amounts = self._amounts(name, row, states[name], after)
+            if stride is not None:
+                kept["turns"] = stride.done(kept["turns"], name, shares[name], amounts[_AMOUNTS.index(self.cfg.by)])
             states = {**states, name: after}
-            given = {**given, name: [rows + 1, tokens + int(np.count_nonzero(row["segments"]))]}
+            before = _in_full(given.get(name, _NOTHING))
+            given = {**given, name: [a + b for a, b in zip(before, amounts, strict=True)]}
             yield row, {"row": number + 1, "parts": states, "given": given, **kept}
+
+    def _amounts(self, name: str, row: Row, before: State | None, after: State) -> tuple[int, int, int]:
+        """Returns what is in a row, as `_AMOUNTS` names it."""
+        part = self._parts[name]
+        return 1, int(np.count_nonzero(row["segments"])), part.documents(after) - part.documents(before)
+
+    def _a_row(self, given: _Given) -> float:
+        """Returns how much there was in a row on average so far, in one stream."""
+        rows, *amounts = (sum(column) for column in zip(_NOTHING, *map(_in_full, given.values()), strict=True))
+        return max(amounts[_AMOUNTS.index(self.cfg.by) - 1] / rows, 1.0) if rows else 1.0
 
     def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
         if "parts" not in old.about:
@@ -97,9 +128,15 @@ class Mixture(Dataset):
         notes += [f"{name}: ends here, its share goes to the others" for name in was if name not in self._parts]
         if old.about["weights"] != now["weights"]:
             notes.append("weights: those of now hold for the rows that follow")
+        same_by = old.about.get("by", "rows") == self.cfg.by
+        if not same_by:
+            notes.append(f"weights: they are of {self.cfg.by} from here on")
         row = min(stream + (state["row"] if state else 0) * len(states) for stream, state in enumerate(states))
         paced = self._weights.by_step and (old.about.get("rows_per_step") != self._rows_per_step or any(_since(states)))
-        kept = {"since": [row, old.steps]} if paced else {}
+        kept: dict[str, Any] = {"since": [row, old.steps]} if paced else {}
+        turns = [{} for _ in range(num_streams)]
+        if same_by and num_streams == len(states):
+            turns = [_turns_of(state, self._parts) for state in states]
         given = [state.get("given", {}) if state else {} for state in states]
         if num_streams != len(states):
             given = [_summed(given), *({} for _ in range(num_streams - 1))]
@@ -109,6 +146,7 @@ class Mixture(Dataset):
                     "row": -(-(row - stream) // num_streams),
                     "parts": {name: each[stream] for name, each in parts.items()},
                     "given": given[stream],
+                    **turns[stream],
                     **kept,
                 }
                 for stream in range(num_streams)
@@ -120,8 +158,8 @@ class Mixture(Dataset):
         given = _summed([state.get("given", {}) if state else {} for state in states])
         found: dict[str, float] = {}
         for name, part in self._parts.items():
-            rows, tokens = given.get(name, (0, 0))
-            own = {"rows": float(rows), "tokens": float(tokens), **part.figures(_of_part(name, states))}
+            counted = map(float, _in_full(given.get(name, _NOTHING)))
+            own = {**dict(zip(_AMOUNTS, counted, strict=True)), **part.figures(_of_part(name, states))}
             if any(name in state.get("ended", ()) for state in states if state):
                 own["ended"] = 1.0
             found |= {f"{name}/{figure}": value for figure, value in own.items()}
@@ -147,10 +185,26 @@ def _since(states: Sequence[State | None]) -> Sequence[int]:
     return next((state["since"] for state in states if state and "since" in state), (0, 0))
 
 
-def _summed(given: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """Returns the rows and the tokens that each part has given in all streams."""
+def _in_full(given: Sequence[int]) -> Sequence[int]:
+    """Returns what a part has given; positions of before documents were counted do not have those."""
+    return given if len(given) == len(_NOTHING) else (*given, 0)
+
+
+def _turns_of(state: State | None, parts: Mapping[str, Dataset]) -> dict[str, Turns]:
+    """Returns what a position has of turns, those of parts that there are."""
+    if not state or "turns" not in state:
+        return {}
+    turns = state["turns"]
+    return {"turns": {**turns, "next": {name: turn for name, turn in turns["next"].items() if name in parts}}}
+
+
+def _summed(given: Sequence[_Given]) -> dict[str, list[int]]:
+    """Returns what each part has given in all streams."""
     names = dict.fromkeys(name for each in given for name in each)
-    return {name: [sum(each.get(name, (0, 0))[i] for each in given) for i in range(2)] for name in names}
+    return {
+        name: [sum(column) for column in zip(*(_in_full(each.get(name, _NOTHING)) for each in given), strict=True)]
+        for name in names
+    }
 
 
 def _of_part(name: str, states: Sequence[State | None]) -> list[State | None]:

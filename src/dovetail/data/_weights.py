@@ -84,6 +84,13 @@ class Weights:
             self._cuts[key] = bounds_of(key if any(key) else [1.0] * len(key))
         return names[choose(row, self._cuts[key], offset)]
 
+    def shares(self, row: int, ended: Sequence[str], since: Sequence[int]) -> dict[str, float]:
+        """Returns the shares of the parts that have not ended, which sum up to 1; the same for all if none has one."""
+        found = self.at(row, since) if self._constant is None else self._constant
+        left = {name: weight for name, weight in found.items() if name not in ended}
+        total = math.fsum(left.values())
+        return {name: weight / total if total else 1 / len(left) for name, weight in left.items()}
+
     def fingerprint(self) -> dict[str, Any]:
         """Returns what the choice depends on, as JSON has it."""
         found = {
