@@ -3,7 +3,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, SentencePieceTokenizer, Tokenizer
+from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, SentencePieceTokenizer, Tokenizer, _http
+from support.file_server import FileServer
 
 SENTENCES = ["the quick brown fox jumps over the lazy dog", "call me ishmael", "some years ago never mind how long"]
 
@@ -29,6 +30,16 @@ def write(tmp_path: Path) -> Callable[..., str]:
         return str(file)
 
     return write_file
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server of files that can break; nobody waits for it, and what is said is said each time a test begins."""
+    monkeypatch.setattr(_http, "_FIRST", 0.0)
+    monkeypatch.setattr(_http, "_said", {"at": -1e9, "count": 0})
+    found = FileServer()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

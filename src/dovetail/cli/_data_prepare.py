@@ -36,7 +36,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    overrides = [text for text in args.sources if "=" in text and not Path(text).exists()]
+    overrides = [text for text in args.sources if "=" in text and "://" not in text and not Path(text).exists()]
     sources = [text for text in args.sources if text not in overrides]
     tokenizer = _tokenizer(args.tokenizer)  # First: it may need what takes a while to import.
     from dovetail.config import override
