@@ -146,10 +146,10 @@ def _glob_pattern(pattern: str) -> str:
     return made
 
 
-def open_file(file: File, block: int) -> BinaryIO:
-    """Opens a file to read anything in it; of one at a URL, so many bytes are asked for at a time."""
+def open_file(file: File, block: int, stop: int | None = None) -> BinaryIO:
+    """Opens a file to read anything in it. At a URL, `block` bytes are asked for at a time, and none from `stop` on."""
     if file.is_remote:
-        return io.BufferedReader(Ranges(file), block)
+        return io.BufferedReader(Ranges(file, stop), block)
     return open(file.path, "rb")
 
 

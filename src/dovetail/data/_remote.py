@@ -18,6 +18,7 @@ from ._file import HEAD, File
 from ._http import Answer, Passing, get, repeated
 from ._stores import Store, store_of
 
+_PART = 1 << 23  # Bytes of a range that is asked for at once, at most: so much is lost if it breaks.
 _MOST = 1 << 26  # Bytes of an answer that is read as a whole: a listing, a small file.
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
@@ -32,7 +33,7 @@ def look(url: str, where: str) -> File | None:
                 _no_bucket(found, url, where)
                 return None
             headers, part = found.headers, _part(found)
-            if found.status == 416 and part is not None and part[2] in (0, None):
+            if found.status == 416:  # There is no first byte.
                 return File(url, 0, _version(headers), b"")
             if found.status == 206 and part is not None and part[0] == 0:
                 if part[2] is None:
@@ -50,7 +51,7 @@ def look(url: str, where: str) -> File | None:
                     )
                 head = found.read(min(HEAD, int(size)))
                 return File(url, int(size), _version(headers), head, False, store.md5(headers))
-            if found.status in (206, 416):
+            if found.status == 206:
                 raise Passing(f"the server sent {headers.get('Content-Range')!r} for bytes 0-{HEAD - 1}")
             raise _refused(found, url, store)
 
@@ -148,9 +149,10 @@ def changed(file: File, size: int | None, version: str) -> DataError:
 class Ranges(io.RawIOBase):
     """Some of a file at a time, from anywhere, a request for each read: use it with a buffer."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, stop: int | None = None) -> None:
+        """Asks for nothing from `stop` on."""
         super().__init__()
-        self._file, self._at = file, 0
+        self._file, self._at, self._stop = file, 0, file.size if stop is None else stop
 
     def readable(self) -> bool:
         return True
@@ -167,7 +169,7 @@ class Ranges(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        stop = min(self._at + len(view), self._file.size)
+        stop = min(self._at + min(len(view), _PART), self._stop)
         if stop <= self._at:
             return 0
         data = read_range(self._file, self._at, stop)

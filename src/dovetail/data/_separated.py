@@ -7,20 +7,24 @@ from typing import Any, BinaryIO
 from ._files import BOM
 
 _CHUNK = 1 << 20
+_NEAR = 1 << 16  # Bytes that are looked at for a separator at a time.
+
+
+def bounds_of(f: BinaryIO, start: int, stop: int, size: int, separator: bytes) -> tuple[int, int]:
+    """Returns where the first text that starts in a range starts, and where the last one of them ends.
+
+    Where a text starts depends on the bytes before it alone, so ranges that meet neither share nor lose one.
+    """
+    return _boundary(f, start, size, separator), _boundary(f, stop, size, separator)
 
 
 def texts_of(
-    f: Any, start: int, stop: int | None, size: int, separator: bytes | None, limit: int
+    f: Any, start: int, stop: int | None, separator: bytes | None, limit: int
 ) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yields the texts that start in a range: where, the bytes, whether it starts a document and whether it ends.
+    """Yields the texts of a file that is at `start`, up to `stop` or its end, those longer than `limit` in parts.
 
-    Where a document starts depends on the bytes before it alone, so ranges that meet neither share nor lose one.
-    Without `stop`, `f` is read from where it is, its start, to its end.
+    Of each: where it is, the bytes, whether it starts a document and whether it ends.
     """
-    if stop is not None:
-        stop = _boundary(f, stop, size, separator)
-        start = _boundary(f, start, size, separator)
-        f.seek(start)
     read = _limited(f, None if stop is None else stop - start)
     if start == 0:
         head = _exactly(read, len(BOM))
@@ -42,14 +46,14 @@ def _after(head: bytes, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
     return lambda count: left.pop() if left else read(count)
 
 
-def _boundary(f: BinaryIO, at: int, size: int, separator: bytes | None) -> int:
+def _boundary(f: BinaryIO, at: int, size: int, separator: bytes) -> int:
     """Returns where the first document at or after byte `at` starts; the size of the file if there is none."""
-    if at <= 0 or at >= size or separator is None:
+    if at <= 0 or at >= size:
         return min(max(at, 0), size)
     start = max(at - len(separator), 0)
     f.seek(start)
     data = b""
-    while more := f.read(_CHUNK):
+    while more := f.read(_NEAR):
         data += more
         found = data.find(separator)
         if found >= 0:

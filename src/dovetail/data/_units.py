@@ -26,7 +26,7 @@ from ._file import File
 from ._files import check_same, decode, find_files, line_of, open_file
 from ._jsonl import JsonLines, content_of_record
 from ._parquet import Parquet
-from ._separated import texts_of
+from ._separated import bounds_of, texts_of
 from ._source import FileSource, checked_content
 from ._text import TextFiles
 
@@ -114,10 +114,14 @@ class _Separated(Format, abc.ABC):
         separator = self._separator(reading)
         if file.compression or (stretch.start, stretch.stop) == (0, file.size):
             with unpacked(file) as f:
-                yield from texts_of(f, 0, None, file.size, separator, limit)
-        else:
-            with open_file(file, _BLOCK) as f:
-                yield from texts_of(f, stretch.start, stretch.stop, file.size, separator, limit)
+                yield from texts_of(f, 0, None, separator, limit)
+            return
+        assert separator is not None  # Else it is not cut.
+        with open_file(file, _SOME) as f:
+            start, stop = bounds_of(f, stretch.start, stretch.stop, file.size, separator)
+        with open_file(file, _BLOCK, stop) as f:
+            f.seek(start)
+            yield from texts_of(f, start, stop, separator, limit)
 
 
 class _Texts(_Separated):
