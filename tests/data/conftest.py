@@ -3,7 +3,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, SentencePieceTokenizer, Tokenizer
+from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, SentencePieceTokenizer, Tokenizer, _http
+from support.file_server import FileServer
+from support.s3 import s3_server
+from support.text_files import PLACES, TextPlace, object_stores
 
 SENTENCES = ["the quick brown fox jumps over the lazy dog", "call me ishmael", "some years ago never mind how long"]
 
@@ -29,6 +32,39 @@ def write(tmp_path: Path) -> Callable[..., str]:
         return str(file)
 
     return write_file
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    """An S3 server."""
+    pytest.importorskip("moto", reason="the S3 server of the tests: install the extra dev")
+    with s3_server() as found:
+        yield found
+
+
+@pytest.fixture
+def stores(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The server of S3 and of Google's store, with the environment set for it, and an empty cache."""
+    for name, value in object_stores(endpoint).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return endpoint
+
+
+@pytest.fixture(params=PLACES)
+def text_place(request: pytest.FixtureRequest, tmp_path: Path, server: FileServer, stores: str) -> TextPlace:
+    """Each place from which text is read."""
+    return TextPlace(request.param, tmp_path / "files", server, stores)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server of files that can break; nobody waits for it, and what is said is said each time a test begins."""
+    monkeypatch.setattr(_http, "_FIRST", 0.0)
+    monkeypatch.setattr(_http, "_said", {"at": -1e9, "count": 0})
+    found = FileServer()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

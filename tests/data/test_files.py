@@ -19,7 +19,7 @@ def touch(directory: Path, *names: str) -> None:
 
 def found(directory: Path, *patterns: str) -> list[str]:
     files = find_files([str(directory / pattern) for pattern in patterns], "source.files")
-    return [str(Path(file).relative_to(directory)) for file in files]
+    return [str(Path(file.path).relative_to(directory)) for file in files]
 
 
 def error_of(*patterns: str) -> str:
@@ -39,7 +39,7 @@ def test_files_come_in_the_order_given_and_those_of_a_glob_sorted(tmp_path):
 def test_home_directory_is_expanded(tmp_path, monkeypatch):
     touch(tmp_path, "a")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert find_files(["~/a"], "source.files") == [str(tmp_path / "a")]
+    assert [file.path for file in find_files(["~/a"], "source.files")] == [str(tmp_path / "a")]
 
 
 def test_no_patterns_is_an_error():
@@ -61,7 +61,8 @@ def test_glob_without_match_in_a_missing_directory_names_it(tmp_path):
 def test_directory_is_an_error_that_says_what_to_write(tmp_path):
     directory = str(tmp_path)
     message = (
-        f"ConfigError: source.files: {directory!r} is a directory. Name the files in it, as in '{directory}/*.jsonl'."
+        f"ConfigError: source.files: {directory!r} is a directory. Name the files in it, as in '{directory}/*.jsonl'.\n"
+        "  A directory may only be a data set that save_to_disk of Hugging Face datasets has written."
     )
     assert error_of(directory) == message
 

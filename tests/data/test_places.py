@@ -6,14 +6,7 @@ import pytest
 from dovetail.config import ConfigError
 from dovetail.data import ByteTokenizer, DataError, Preparation, PreparedData
 from dovetail.data._places import Range, open_place
-from support.s3 import BUCKET, Proxy, environment, s3_server
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    pytest.importorskip("moto", reason="the S3 server of the tests: install the extra dev")
-    with s3_server() as found:
-        yield found
+from support.s3 import BUCKET, Proxy, environment
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Preparation`: what comes out is what the tokenizer makes of the documents, for any cut and any number of workers."""
 
-import gzip
 import json
 import multiprocessing
 import os
@@ -13,8 +12,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,24 +102,6 @@ def test_no_byte_of_a_text_is_lost_or_there_twice_wherever_it_is_cut(tmp_path_fa
     assert "".join("".join(found).split()) == "".join(text.replace(separator, "").split())
     if separator != "\n\n":  # Of three line ends, which two are the separator depends on the cut.
         assert found == [part for part in text.split(separator) if part.strip()]
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet", "txt"])
-def test_all_kinds_of_files_give_the_same_documents(write, tmp_path, ending):
-    lines = "".join(json.dumps(record) + "\n" for record in records(TEXTS)).encode()
-    if ending == "parquet":
-        file = str(tmp_path / "a.parquet")
-        pq.write_table(pa.table({"text": TEXTS}), file, row_group_size=7)
-    else:
-        content = {
-            "jsonl": lines,
-            "jsonl.gz": gzip.compress(lines),
-            "jsonl.zst": pa.Codec("zstd").compress(lines, asbytes=True),
-            "txt": "---".join(TEXTS),
-        }[ending]
-        file = write(f"a.{ending}", content)
-    config([file], tmp_path / "out", shard_bytes=300, separator="---").build().run()
-    assert documents(tmp_path / "out") == ended(TEXTS)
 
 
 def test_ids_are_those_of_the_tokenizer_with_its_special_tokens(write, tmp_path, tokenizer_config):

@@ -4,42 +4,66 @@
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 from dovetail.config import from_json, to_json
-from dovetail.data import ArrayRecord, Document, JsonLines, Parquet, ShippedCorpus, Source, TextFiles
+from dovetail.data import DataError, Document, FileSource, JsonLines, ShippedCorpus, Source, TextFiles, source_of
+from support.s3 import BUCKET, Proxy
+from support.text_files import CASES, KINDS, SEPARATOR, TextPlace, put_object
 
 TEXTS = [f"document {i}: " + "é" * i for i in range(40)]
 
 
-def text_config(tmp_path):
-    (tmp_path / "a.txt").write_text("|".join(TEXTS))
-    return TextFiles.Config(files=[str(tmp_path / "a.txt")], separator="|")
+def config_of(name: str) -> FileSource.Config:
+    """The source that the ending of a file asks for."""
+    cfg = source_of([name], "text")
+    return cfg.set(separator=SEPARATOR) if isinstance(cfg, TextFiles.Config) else cfg
 
 
-def parquet_config(tmp_path):
-    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "a.parquet", row_group_size=3)
-    return Parquet.Config(files=[str(tmp_path / "a.parquet")])
+@pytest.fixture(params=KINDS)
+def config(request, tmp_path, server):
+    return config_of(TextPlace("local", tmp_path, server, "").case(request.param, TEXTS, tmp_path))
 
 
-def array_record_config(tmp_path):
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
-    for text in TEXTS:
-        writer.write(text.encode())
-    writer.close()
-    return ArrayRecord.Config(files=[str(tmp_path / "a.array_record")])
+@pytest.mark.parametrize("case", CASES)
+def test_documents_are_the_same_wherever_their_files_are(case, text_place, tmp_path):
+    cfg = config_of(text_place.case(case, TEXTS, tmp_path))
+    source = cfg.build()
+    assert [document.content for document in source] == TEXTS
+    assert source.place(39).startswith(cfg.files[0])
+    copy: Source = pickle.loads(pickle.dumps(source))
+    assert copy[17] == Document(TEXTS[17])
+    assert cfg.build().size() == source.size()
 
 
-@pytest.fixture(params=["jsonl", "text", "parquet", "array_record"])
-def config(request, tmp_path, write):
-    if request.param == "jsonl":
-        return JsonLines.Config(files=[write("a.jsonl", [{"text": text} for text in TEXTS])])
-    make = {"text": text_config, "parquet": parquet_config, "array_record": array_record_config}
-    return make[request.param](tmp_path)
+def test_a_file_at_a_url_is_copied_once_and_again_when_it_changes(server, stores):
+    cfg = JsonLines.Config(files=[server.put("a.jsonl", '{"text": "one"}\n')])
+    assert [cfg.build()[0].content for _ in range(3)] == ["one"] * 3
+    assert [asked for _, asked in server.requests] == ["bytes=0-63", "", "bytes=0-63", "bytes=0-63"]
+    server.put("a.jsonl", '{"text": "two"}\n')
+    assert cfg.build()[0].content == "two"
+    server.tags = False
+    for text in ("six", "ten"):  # Of one size, and nothing tells one from the other: each time it is read.
+        server.put("a.jsonl", f'{{"text": "{text}"}}\n')
+        assert cfg.build()[0].content == text
+
+
+def test_a_copy_of_other_bytes_than_the_store_has_is_an_error_and_is_not_kept(stores, monkeypatch, tmp_path):
+    put_object(stores, f"{BUCKET}/wrong/a.jsonl", b'{"text": "one"}\n' * 100)
+    proxy = Proxy(stores)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    cfg = JsonLines.Config(files=[f"s3://{BUCKET}/wrong/a.jsonl"])
+    cfg.build()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    requests = len(proxy.requests)
+    proxy.fault = lambda method, path: "wrong" if len(proxy.requests) == requests + 2 else None
+    with pytest.raises(DataError, match=r"what came is not what the store has: its MD5 is \w+, expected \w+\."):
+        cfg.build()
+    assert [path.name for path in (tmp_path / "other" / "dovetail" / "data").iterdir()] == ["lock"]
+    assert len(cfg.build()) == 100
+    proxy.close()
 
 
 def test_documents_are_read_by_index_in_any_order(config):
@@ -74,7 +98,9 @@ def test_threads_may_read_at_once(config):
 
 
 def test_size_is_that_of_the_files(config):
-    assert config.build().size() == os.path.getsize(config.files[0])
+    (name,) = config.files
+    files = Path(name).glob("*.arrow") if os.path.isdir(name) else [Path(name)]
+    assert config.build().size() == sum(file.stat().st_size for file in files)
 
 
 def test_blocks_if_any_cover_all_documents(config):

@@ -53,7 +53,8 @@ def _plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
 
-Fault = Literal["500", "503", "reset", "lost", "stall"]  # lost: it is done, but the answer does not come back.
+# lost: it is done, but the answer does not come back; wrong: what comes back is not what is there.
+Fault = Literal["500", "503", "reset", "lost", "stall", "wrong"]
 
 
 class Proxy:
@@ -78,12 +79,13 @@ class Proxy:
                     self.end_headers()
                     return
                 done = None if fault in ("reset", "stall") else self._asked(body)
-                if fault is not None or done is None:  # Closed with a reset, not an end.
+                if fault not in (None, "wrong") or done is None:  # Closed with a reset, not an end.
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.close_connection = True
                     self.connection.close()
                     return
                 answer, data = done
+                data = bytes(byte ^ 1 for byte in data) if fault == "wrong" else data
                 self.send_response_only(answer.status)
                 for name, value in answer.getheaders():
                     if name.lower() not in ("connection", "transfer-encoding", "content-length"):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from dovetail.config import ConfigError
 
 from ._table import short
+from ._text import names_a_file
 
 if TYPE_CHECKING:
     from dovetail.data import Progress, Tokenizer
 
 _TOKENIZER = "bytes, a tokenizer.json or its directory, a SentencePiece model, or a recipe or run, whose own it is"
-_SOURCES = "files or globs: .jsonl, .parquet, else text; .gz and .zst, too"
 _OVERRIDES = "of how it is done, as in field=body or tokenizer.eos_token='</s>'"
 _EVERY = 10.0  # Seconds between two lines on how far it is, without a terminal.
 
@@ -26,7 +26,10 @@ _EVERY = 10.0  # Seconds between two lines on how far it is, without a terminal.
 def add_prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="files or globs: .jsonl, .parquet, text; .gz, .zst"
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="files, globs or URLs: .jsonl, .parquet, .arrow, .array_record, text",
     )
     parser.add_argument("--tokenizer", required=True, metavar="TOKENIZER", help=_TOKENIZER)
     parser.add_argument("--to", required=True, metavar="PLACE", help="a directory, or s3://BUCKET/NAME or gs://...")
@@ -36,7 +39,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    overrides = [text for text in args.sources if "=" in text and not Path(text).exists()]
+    overrides = [text for text in args.sources if not names_a_file(text)]
     sources = [text for text in args.sources if text not in overrides]
     tokenizer = _tokenizer(args.tokenizer)  # First: it may need what takes a while to import.
     from dovetail.config import override

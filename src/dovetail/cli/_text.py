@@ -2,9 +2,10 @@
 """`--text FILE...`: text of one's own, for the commands that read some."""
 
 import argparse
+import re
 from pathlib import Path
 
-_KINDS = ".txt, .jsonl or .parquet files or globs, .gz and .zst too"
+_KINDS = ".txt, .jsonl, .parquet, .arrow or .array_record files, globs or URLs, .gz and .zst too"
 
 
 def add_text(parser: argparse.ArgumentParser, what: str) -> None:
@@ -14,5 +15,10 @@ def add_text(parser: argparse.ArgumentParser, what: str) -> None:
 
 def text_and_overrides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Returns the files and the overrides: those that stand after the files are taken for files by argparse."""
-    files = [text for text in args.text if "=" not in text or Path(text).exists()]
+    files = [text for text in args.text if names_a_file(text)]
     return files, [*args.overrides, *(text for text in args.text if text not in files)]
+
+
+def names_a_file(text: str) -> bool:
+    """Whether an argument names files, and is no override."""
+    return "=" not in text or re.match(r"\w+://", text) is not None or Path(text).exists()

@@ -2,6 +2,7 @@
 """Input of a trainer: documents from files, tokenised, shuffled, packed and mixed into batches, from any position."""
 
 from ._array_record import ArrayRecord as ArrayRecord
+from ._arrow import Arrow as Arrow
 from ._blocks import PreparedData as PreparedData
 from ._change import Carried as Carried
 from ._change import ChangedDataError as ChangedDataError

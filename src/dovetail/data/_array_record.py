@@ -6,10 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dovetail.config import Component
+
 from ._errors import DataError, optional_import
 from ._files import Cache, decode
 from ._jsonl import content_of_record
 from ._source import Document, FileSource
+
+Records = Literal["text", "json", "uint16", "uint32"]
 
 
 class ArrayRecord(FileSource):
@@ -20,49 +24,58 @@ class ArrayRecord(FileSource):
 
     class Config(FileSource.Config):
         # What a record holds: UTF-8 text, a JSON object with the document in `field`, or token ids, low byte first.
-        records: Literal["text", "json", "uint16", "uint32"] = "text"
+        records: Records = "text"
         field: str = "text"
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._open = Cache(self._open_file, limit=64)
-        self._set_counts(map(self._count, self.files))
+        self._set_counts(map(self._count, range(len(self.files))))
         self._check_first()
 
-    def _open_file(self, file: str) -> Any:
-        library = optional_import("array_record.python.array_record_module", component=self)
-        reader = library.ArrayRecordReader(file, "readahead_buffer_size:0")
-        if not reader.ok():  # It opens anything, and says later that there is nothing in it.
-            raise DataError(f"{file}: not an ArrayRecord file, or a damaged one.")
-        return reader
+    def _open_file(self, file: int) -> Any:
+        return open_records(self._paths[file], self.files[file], self)
 
-    def _count(self, file: str) -> int:
+    def _count(self, file: int) -> int:
         with self._open.use(file) as reader:
             if not reader.num_records():
-                raise DataError(f"{file}: has no records. Remove it, or leave it out.")
+                raise DataError(f"{self.files[file]}: has no records. Remove it, or leave it out.")
             return reader.num_records()
 
     def _read(self, file: int, at: int) -> Document:
         place = self._place(file, at)
         try:
-            with self._open.use(self.files[file]) as reader:
+            with self._open.use(file) as reader:
                 (raw,) = reader.read([at])
         except RuntimeError as e:
             raise DataError(f"{place}: cannot be read: {e}") from e
-        kind = self.cfg.records
-        if kind in ("uint16", "uint32"):
-            dtype = np.dtype(kind).newbyteorder("<")
-            if len(raw) % dtype.itemsize:
-                raise DataError(f"{place}: {len(raw)} bytes are not a whole number of {kind}.")
-            return Document(np.frombuffer(raw, dtype))
-        text = decode(raw, place, 0)
-        if kind == "text":
-            return Document(text)
-        try:
-            record = json.loads(text)
-        except ValueError as e:
-            raise DataError(f"{place}: not JSON: {e}.") from None
-        return Document(content_of_record(record, self.cfg.field, lambda: place))
+        return Document(content_of_bytes(raw, self.cfg.records, self.cfg.field, place))
 
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}: record {at}"
+
+
+def open_records(path: str, name: str, component: Component | None = None) -> Any:
+    """Opens a file on this machine; `name` is what messages call it."""
+    library = optional_import("array_record.python.array_record_module", component=component)
+    reader = library.ArrayRecordReader(path, "readahead_buffer_size:0")
+    if not reader.ok():  # It opens anything, and says later that there is nothing in it.
+        raise DataError(f"{name}: not an ArrayRecord file, or a damaged one.")
+    return reader
+
+
+def content_of_bytes(raw: bytes, kind: Records, field: str, place: str) -> str | np.ndarray:
+    """Returns the document in a record."""
+    if kind in ("uint16", "uint32"):
+        dtype = np.dtype(kind).newbyteorder("<")
+        if len(raw) % dtype.itemsize:
+            raise DataError(f"{place}: {len(raw)} bytes are not a whole number of {kind}.")
+        return np.frombuffer(raw, dtype)
+    text = decode(raw, place, 0)
+    if kind == "text":
+        return text
+    try:
+        record = json.loads(text)
+    except ValueError as e:
+        raise DataError(f"{place}: not JSON: {e}.") from None
+    return content_of_record(record, field, lambda: place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed files (gzip, Zstandard): unpacked once, to the cache of this machine, to be read by index."""
+"""Copies, in the cache of this machine, of files that are compressed (gzip, Zstandard) or at a URL: read by index."""
 
 import contextlib
 import fcntl
@@ -10,49 +10,78 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dovetail.config import Component
 
 from ._errors import DataError, optional_import
+from ._file import File
+from ._files import open_stream
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # How such files start. No text in UTF-8 does.
 _BLOCK = 1 << 20
 
 
-def unpacked(file: str, component: Component) -> str:
-    """Returns the file to read in place of `file`: itself, or what is in it if it is compressed.
+def local_copy(file: File, component: Component | None = None) -> str:
+    """Returns the path to read in place of a file: its own, or that of a copy that is not compressed, on this machine.
 
-    That is in `$XDG_CACHE_HOME/dovetail/data` (`~/.cache` by default), and made again when the file changes. Processes
-    of one machine share it. Memory does not grow with the file; damage is found where the format has a checksum.
+    Copies are in `$XDG_CACHE_HOME/dovetail/data` (`~/.cache` by default), and made again when the file changes.
+    Processes of one machine share them. Memory does not grow with the file; damage is found where the format has a
+    checksum, or the store tells one.
     """
-    with open(file, "rb") as f:
-        head = f.read(4)
-    if head[:2] == _GZIP:
-        return _in_cache(file, lambda: gzip.open(file, "rb"))
-    if head == _ZSTD or file.endswith(".zst"):  # It may start with a frame to skip, which other bytes mark.
+    if not file.is_remote and not file.compression:
+        return file.path
+    return _in_cache(file, lambda: unpacked(file, component))
+
+
+def unpacked(file: File, component: Component | None = None) -> Any:
+    """Opens a file to read what is in it, from its start to its end: of a compressed one, what was compressed."""
+    stream = open_stream(file)
+    if file.compression == "gz":
+        return _Gzip(stream)
+    if file.compression == "zst":
         arrow = optional_import("pyarrow", component=component)
-        return _in_cache(file, lambda: arrow.CompressedInputStream(arrow.OSFile(file), "zstd"))
-    return file
+        return arrow.CompressedInputStream(arrow.PythonFile(stream, "r"), "zstd")
+    return stream
 
 
-def _in_cache(file: str, open_stream: Callable[[], Any]) -> str:
-    where, what = os.path.realpath(file), os.stat(file)
-    name, version = _digest(where), _digest(f"{what.st_size} {what.st_mtime_ns}")
-    path = _directory() / f"{name}-{version}"
+class _Gzip(gzip.GzipFile):
+    """A file of gzip that closes what it is read from."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._stream = stream
+
+    def close(self) -> None:
+        super().close()
+        self._stream.close()
+
+
+def _in_cache(file: File, open_stream: Callable[[], Any]) -> str:
+    name, version = _digest(_identity(file)), _digest(f"{file.size} {file.version}")
+    path = cache_directory() / f"{name}-{version}"
+    what = "unpacked" if file.compression else "copied"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent):
-            if not path.exists():
+            if not path.exists() or not file.version:
                 for old in path.parent.glob(f"{name}-*"):
-                    old.unlink()
+                    if old != path:
+                        old.unlink()
                 _write(path, _blocks(file, open_stream))
     except OSError as e:
         raise DataError(
-            f"{file}: cannot be unpacked to {str(path.parent)!r}: {e.strerror or e}.\n"
-            "  Make room there, set XDG_CACHE_HOME to another place, or unpack the file yourself."
+            f"{file.name}: cannot be {what} to {str(path.parent)!r}: {e.strerror or e}.\n"
+            f"  Make room there, set XDG_CACHE_HOME to another place, or {'unpack' if file.compression else 'get'} the "
+            "file yourself."
         ) from e
     return str(path)
+
+
+def _identity(file: File) -> str:
+    """Returns what tells a file from all others; the store too, for two may have buckets of one name."""
+    if file.is_remote:
+        return f"{file.path} {os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or ''}"
+    return os.path.realpath(file.path)
 
 
 def _write(path: Path, blocks: Iterator[bytes]) -> None:
@@ -68,7 +97,7 @@ def _write(path: Path, blocks: Iterator[bytes]) -> None:
             raise
 
 
-def _blocks(file: str, open_stream: Callable[[], Any]) -> Iterator[bytes]:
+def _blocks(file: File, open_stream: Callable[[], Any]) -> Iterator[bytes]:
     """Yields what is in a compressed file."""
     size = 0
     try:
@@ -77,9 +106,9 @@ def _blocks(file: str, open_stream: Callable[[], Any]) -> Iterator[bytes]:
                 size += len(block)
                 yield block
     except (EOFError, OSError, zlib.error) as e:
-        raise DataError(f"{file}: is damaged, or not compressed as it seems: {e}. Get it again.") from e
+        raise DataError(f"{file.name}: is damaged, or not compressed as it seems: {e}. Get it again.") from e
     if not size:
-        raise DataError(f"{file}: there is nothing in it. Remove it, or leave it out.")
+        raise DataError(f"{file.name}: there is nothing in it. Remove it, or leave it out.")
 
 
 @contextlib.contextmanager
@@ -90,7 +119,8 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _directory() -> Path:
+def cache_directory() -> Path:
+    """Returns where copies are kept on this machine."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "dovetail" / "data"
 

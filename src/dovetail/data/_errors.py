@@ -27,11 +27,16 @@ def child_path(component: Component, field: str, key: str | None = None) -> str:
     return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_][\w-]*", key) else f"{path}[{key!r}]"
 
 
-def optional_import(module: str, *, component: Component) -> Any:
-    """Returns a module of an optional dependency; the error names the extra of dovetail that brings it."""
+def optional_import(module: str, *, component: Component | None) -> Any:
+    """Returns a module of an optional dependency; the error names the extra of dovetail that brings it.
+
+    Without a component it has been imported before, by one.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as e:
+        if component is None:
+            raise
         raise ConfigError(
             f"{place_of(component)}: {type(component).__name__} needs the package {module.split('.')[0]}, which cannot "
             f"be imported: {e}.\n  Install it: pip install 'dovetail[data]'"

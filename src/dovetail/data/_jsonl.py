@@ -20,8 +20,8 @@ _CHUNK = 1 << 24
 class JsonLines(FileSource):
     """Documents in JSON Lines files, as text or as a list of token ids. Blank lines do not count.
 
-    Files may be compressed (.gz, .zst): they are unpacked once, to the cache of this machine. All are scanned once for
-    their line ends; the index takes 16 bytes of memory for each line.
+    Files may be compressed (.gz, .zst). All are scanned once for their line ends; the index takes 16 bytes of memory
+    for each line.
     """
 
     class Config(FileSource.Config):
@@ -29,15 +29,14 @@ class JsonLines(FileSource):
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self._plain = self._unpacked()
-        self._lines = list(map(_index_lines, self._plain, self.files))
+        self._lines = list(map(_index_lines, self._paths, self.files))
         self._set_counts(map(len, self._lines))
         self._open = opened_files()
         self._check_first()
 
     def _read(self, file: int, at: int) -> Document:
         start, stop = map(int, self._lines[file][at])
-        text = decode(read_range(self._open, self._plain[file], start, stop), self.files[file], start)
+        text = decode(read_range(self._open, self._paths[file], start, stop), self.files[file], start)
         try:
             record = json.loads(text)
         except ValueError as e:
@@ -45,7 +44,7 @@ class JsonLines(FileSource):
         return Document(content_of_record(record, self.cfg.field, lambda: self._place(file, at)))
 
     def _place(self, file: int, at: int) -> str:
-        return f"{self.files[file]}:{line_of(self._plain[file], int(self._lines[file][at][0]))}"
+        return f"{self.files[file]}:{line_of(self._paths[file], int(self._lines[file][at][0]))}"
 
 
 def content_of_record(record: Any, field: str, place: Any) -> str | np.ndarray:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: documents in one column of a table."""
+"""Tables: documents in one of their columns. Parquet files."""
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,10 @@ from ._files import Cache
 from ._source import Document, FileSource, checked_content
 
 
-class Parquet(FileSource):
-    """Documents in a column of Parquet files: strings, or lists of token ids. Needs the extra `data`.
+class Table(FileSource, abc.ABC):
+    """Base of sources that have documents in a column of tables, read a group of rows at a time.
 
-    Pages are checked against their checksums where the file has them (`write_page_checksum=True` in pyarrow, which does
-    not write them by default): damage in other files may go unseen.
-
-    A row is read together with its row group, so a shuffle permutes row groups, and the rows inside each of them.
+    A shuffle permutes groups, and the rows inside each of them.
     """
 
     class Config(FileSource.Config):
@@ -26,19 +24,21 @@ class Parquet(FileSource):
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self._groups = [self._open_file(file) for file in self.files]  # Rows up to the end of each row group.
+        self._groups = [self._open_file(file) for file in range(len(self.files))]  # Rows to the end of each group.
         self._set_counts(int(ends[-1]) for ends in self._groups)
         self._cache = Cache(self._read_group, limit=4)
 
-    def _open_file(self, file: str) -> np.ndarray:
-        pq = optional_import("pyarrow.parquet", component=self)
-        try:
-            with pq.ParquetFile(file) as table:
-                schema = table.schema_arrow
-                sizes = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
-        except (ValueError, OSError) as e:  # pyarrow.ArrowInvalid is a ValueError.
-            raise DataError(f"{file}: not a Parquet file that can be read: {e}") from e
-        column, names = self.cfg.column, schema.names
+    @abc.abstractmethod
+    def _schema(self, file: int) -> tuple[Any, list[int]]:
+        """Returns the schema of a file, and the number of rows of each group."""
+
+    @abc.abstractmethod
+    def _read_group(self, key: tuple[int, int]) -> Any:
+        """Reads the column of a group, by the numbers of file and group."""
+
+    def _open_file(self, number: int) -> np.ndarray:
+        schema, sizes = self._schema(number)
+        file, column, names = self.files[number], self.cfg.column, schema.names
         if column not in names:
             hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
             raise ConfigError(f"{place_of(self, 'column')}: {file} has no column {column!r}.{hint}")
@@ -58,15 +58,6 @@ class Parquet(FileSource):
                 "Expected text, or lists of token ids."
             )
 
-    def _read_group(self, key: tuple[int, int]) -> Any:
-        file, group = key
-        pq = optional_import("pyarrow.parquet", component=self)
-        try:
-            with pq.ParquetFile(self.files[file], page_checksum_verification=True) as table:
-                return table.read_row_group(group, columns=[self.cfg.column], use_threads=False).column(0)
-        except (ValueError, OSError) as e:
-            raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}\n  Get the file again.") from e
-
     def _read(self, file: int, at: int) -> Document:
         group = int(np.searchsorted(self._groups[file], at, side="right"))
         start = int(self._groups[file][group - 1]) if group else 0
@@ -81,5 +72,35 @@ class Parquet(FileSource):
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}: row {at}"
 
-    def blocks(self) -> np.ndarray:
+    def blocks(self) -> np.ndarray | None:
         return np.concatenate([np.diff(ends, prepend=0) for ends in self._groups])
+
+
+class Parquet(Table):
+    """Documents in a column of Parquet files: strings, or lists of token ids. Needs the extra `data`.
+
+    Pages are checked against their checksums where the file has them (`write_page_checksum=True` in pyarrow, which does
+    not write them by default): damage in other files may go unseen.
+
+    A row is read together with its row group.
+    """
+
+    class Config(Table.Config):
+        pass
+
+    def _schema(self, file: int) -> tuple[Any, list[int]]:
+        pq = optional_import("pyarrow.parquet", component=self)
+        try:
+            with pq.ParquetFile(self._paths[file]) as table:
+                return table.schema_arrow, [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
+        except (ValueError, OSError) as e:  # pyarrow.ArrowInvalid is a ValueError.
+            raise DataError(f"{self.files[file]}: not a Parquet file that can be read: {e}") from e
+
+    def _read_group(self, key: tuple[int, int]) -> Any:
+        file, group = key
+        pq = optional_import("pyarrow.parquet", component=self)
+        try:
+            with pq.ParquetFile(self._paths[file], page_checksum_verification=True) as table:
+                return table.read_row_group(group, columns=[self.cfg.column], use_threads=False).column(0)
+        except (ValueError, OSError) as e:
+            raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}\n  Get the file again.") from e

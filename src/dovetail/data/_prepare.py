@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from dovetail.config import REQUIRED, Component, ConfigError, to_json
 
+from ._array_record import Records
 from ._claims import Claims
 from ._errors import DataError, child_path, place_of
 from ._manifest import FORMAT, MANIFEST, Manifest, read_manifest
@@ -25,7 +26,7 @@ from ._manifest_maker import write_manifest
 from ._places import Place, open_place
 from ._tokenizer import Tokenizer, special_to_add
 from ._unit_maker import Job, make_unit, record_name, work
-from ._units import Reading, Sources, Stretch, source_files
+from ._units import Reading, Sources, Stretch
 
 _PLAN = "work/plan.json"
 _TRIES = 3  # Of a unit whose process is killed.
@@ -51,10 +52,12 @@ class Preparation(Component):
     """Tokenises files into a directory, or a place in a store of objects, from which `PreparedDataset` reads."""
 
     class Config(Component.Config):
-        sources: list[str] = REQUIRED  # Paths or globs: JSON Lines, Parquet, else text; .gz and .zst, too.
+        # Paths, globs or URLs: JSON Lines, Parquet, Arrow, ArrayRecord, else text; .gz and .zst, too.
+        sources: list[str] = REQUIRED
         tokenizer: Tokenizer.Config = REQUIRED
         to: str = REQUIRED  # A directory, or s3://BUCKET/NAME or gs://BUCKET/NAME.
-        field: str = "text"  # Of JSON Lines; the column of a table.
+        field: str = "text"  # Of JSON Lines and records of JSON; the column of a table.
+        records: Records = "text"  # What a record of ArrayRecord holds.
         separator: str | None = None  # What stands between two documents of a text; None: a file is one document.
         add_bos: bool = False  # Whether a document starts with the bos token of the tokenizer.
         add_eos: bool = True  # Whether it ends with the eos token.
@@ -71,11 +74,11 @@ class Preparation(Component):
         if cfg.separator == "":
             raise ConfigError(f"{place_of(self, 'separator')}: is empty. Use None for one document per file.")
         self._tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"))
-        files = source_files(cfg.sources, place_of(self, "sources"))
-        self._sources = Sources(files, Reading(cfg.field, cfg.separator), self)
+        reading = Reading(cfg.field, cfg.separator, cfg.records)
+        self._sources = Sources(cfg.sources, place_of(self, "sources"), reading, self)
         self._units = self._sources.units(cfg.shard_bytes)
         self._place = open_place(cfg.to, place_of(self, "to"))
-        size = sum(file.size for file in files)
+        size = sum(file.size for file in self._sources.files)
         self._job = Job(
             to=cfg.to,
             sources=self._sources,
@@ -99,18 +102,29 @@ class Preparation(Component):
             if (there := self._finished()) is None:
                 raise
             return there  # Another host has ended it, and removed what this one was about to look at.
-        return self._finished() or write_manifest(self._place, self._plan(), self._tokenizer, len(self._units))
+        return self._finished() or write_manifest(self._place, self._described(), self._tokenizer, len(self._units))
 
     def _plan(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """What the result depends on, and what tells that the files are the same for all hosts, and all the time."""
+        described = self._described()
+        for source, file in zip(described["sources"], self._sources.files, strict=True):
+            source["version"] = file.version
+        return described
+
+    def _described(self) -> dict[str, Any]:
+        """What the result depends on. Of files at URLs, their version; others may be copies of each other."""
         fields = ("field", "separator", "add_bos", "add_eos", "shard_bytes")
+        fields += ("records",) if self.cfg.records != "text" else ()
         return {
             "format": FORMAT,
             "settings": {
                 **{name: getattr(self.cfg, name) for name in fields},
                 "block_tokens": self._job.block_tokens,
             },
-            "sources": [{"file": each.file, "bytes": each.size} for each in self._sources.files],
+            "sources": [
+                {"file": each.name, "bytes": each.size, **({"version": each.version} if each.is_remote else {})}
+                for each in self._sources.files
+            ],
             "tokenizer": {
                 "name": type(self._tokenizer).__name__,
                 "config": to_json(self._tokenizer.cfg),
@@ -124,14 +138,14 @@ class Preparation(Component):
         if self._place.read(MANIFEST) is None:
             return None
         manifest = read_manifest(self._place, place_of(self, "to"))
-        keys = ("file", "bytes")
+        keys = ("file", "bytes", "version")
         there = {
             "format": manifest.format,
             "settings": manifest.settings,
-            "sources": [{key: source[key] for key in keys} for source in manifest.sources],
+            "sources": [{key: source[key] for key in keys if key in source} for source in manifest.sources],
             "tokenizer": {key: value for key, value in manifest.tokenizer.items() if key != "files"},
         }
-        self._compare(there, "has been prepared from something else")
+        self._compare(there, self._described(), "has been prepared from something else")
         return manifest
 
     def _start(self) -> None:
@@ -148,10 +162,10 @@ class Preparation(Component):
             found = json.loads(there)
         except ValueError:
             found = {}
-        self._compare(found, "is being prepared from something else")
+        self._compare(found, self._plan(), "is being prepared from something else")
 
-    def _compare(self, there: dict[str, Any], what: str) -> None:
-        mine = json.loads(json.dumps(self._plan()))
+    def _compare(self, there: dict[str, Any], here: dict[str, Any], what: str) -> None:
+        mine = json.loads(json.dumps(here))
         if changes := list(_changes(there, mine, "")):
             shown = "\n  ".join([*changes[:8], *(["..."] if len(changes) > 8 else [])])
             raise ConfigError(
@@ -266,7 +280,7 @@ class _Crew:
         del self._busy[worker.connection]
         self._tries[unit] += 1
         if self._tries[unit] == _TRIES:
-            files = dict.fromkeys(self._job.sources.files[each.source].file for each in self._units[unit])
+            files = dict.fromkeys(self._job.sources.files[each.source].name for each in self._units[unit])
             raise DataError(
                 f"{', '.join(files)}: {_TRIES} processes that were tokenising it have ended with "
                 f"{worker.process.exitcode}.\n  -9 is mostly a lack of memory: use fewer workers. -7 is a file that "

@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.config import REQUIRED, Component
 
-from ._compressed import unpacked
+from ._compressed import local_copy
 from ._errors import DataError, place_of
 from ._files import find_files
 
@@ -45,7 +45,7 @@ class Source(Component, abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """The number of bytes on disk; with the number of documents, it tells whether data has changed."""
+        """The number of bytes on this disk; with the number of documents, it tells whether data has changed."""
 
     def blocks(self) -> np.ndarray | None:
         """Sizes of the runs of documents that are cheap to read together; None if any order is as good.
@@ -60,16 +60,21 @@ class Source(Component, abc.ABC):
 
 
 class FileSource(Source, abc.ABC):
-    """Base of sources that read a list of files: finds the file that a document is in."""
+    """Base of sources that read a list of files: finds the file that a document is in.
+
+    Files that are compressed or at a URL are copied once, to the cache of this machine.
+    """
 
     class Config(Source.Config):
-        files: list[str] = REQUIRED  # Paths or globs, as in ["books/*.jsonl"].
+        files: list[str] = REQUIRED  # Paths, globs or URLs, as in ["books/*.jsonl", "s3://bucket/web/*.jsonl.gz"].
         may_change: ClassVar[frozenset[str]] = frozenset({"files"})  # Moved: a position knows documents and bytes.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self.files = find_files(cfg.files, place_of(self, "files"))
-        self._size = sum(map(os.path.getsize, self.files))
+        found = find_files(cfg.files, place_of(self, "files"))
+        self.files = [file.name for file in found]  # What messages call them.
+        self._paths = [local_copy(file, self) for file in found]  # Where they are read.
+        self._size = sum(map(os.path.getsize, self._paths))
         self._ends = np.zeros(len(self.files), np.int64)  # Documents up to the end of each file.
 
     def _set_counts(self, counts: Iterable[int]) -> None:
@@ -89,12 +94,6 @@ class FileSource(Source, abc.ABC):
 
     def ends(self) -> np.ndarray:
         return self._ends
-
-    def _unpacked(self) -> list[str]:
-        """Returns the files to read, those that are compressed unpacked. The size of the source is theirs."""
-        files = [unpacked(file, self) for file in self.files]
-        self._size = sum(map(os.path.getsize, files))
-        return files
 
     def _check_first(self) -> None:
         """Raises if none of the first documents can be read: a wrong field is found now, and not in training."""

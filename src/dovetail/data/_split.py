@@ -2,7 +2,6 @@
 """A part of another source: what is trained on, or what is held out to evaluate."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,10 @@ from dovetail.config import REQUIRED, ConfigError
 from ._corpora import Split as SplitName
 from ._errors import child_path, place_of
 from ._files import find_files
-from ._jsonl import JsonLines
-from ._parquet import Parquet
 from ._source import Document, FileSource, Source
 from ._text import TextFiles
+from ._units import format_of
 
-_KINDS = {".jsonl": JsonLines, ".parquet": Parquet}  # All others are plain text.
 _SMALLEST, _LARGEST = 256, 1 << 16  # Bytes of a part of a text.
 
 
@@ -79,24 +76,18 @@ class Split(Source):
 
 
 def source_of(files: Sequence[str], where: str, *, to_split: bool = False) -> FileSource.Config:
-    """Returns a source for files (paths or globs) by their ending: JSON Lines, Parquet, else text.
+    """Returns a source for files (paths, globs or URLs) by their kind, which is one for all of them.
 
     Text `to_split` is read in parts, of which there are at least 20 where there is enough of it, so that some can be
     held out. `where` is what to call the files in errors.
     """
     found = find_files(files, where)
-    endings = {_ending(file): file for file in found}
-    if len(endings) > 1:
-        some = ", ".join(map(repr, endings.values()))
+    kinds = {format_of(file).source: file.name for file in found}
+    if len(kinds) > 1:
+        some = ", ".join(map(repr, kinds.values()))
         raise ConfigError(f"{where}: the files are of several kinds: {some}. Give files of one kind.")
-    kind = _KINDS.get(next(iter(endings)), TextFiles)
+    (kind,) = kinds
     if kind is not TextFiles or not to_split:
         return kind.Config(files=list(files))
-    part = sum(Path(file).stat().st_size for file in found) // 20
+    part = sum(file.size for file in found) // 20
     return TextFiles.Config(files=list(files), max_bytes=min(max(part, _SMALLEST), _LARGEST))
-
-
-def _ending(file: str) -> str:
-    """Returns the ending that says what is in a file, that of compression aside; "" for text."""
-    name = Path(file.removesuffix(".gz").removesuffix(".zst"))
-    return name.suffix if name.suffix in _KINDS else ""

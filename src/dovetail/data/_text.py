@@ -35,19 +35,18 @@ class TextFiles(FileSource):
         if cfg.max_bytes < 4:
             raise ConfigError(f"{place_of(self, 'max_bytes')}: is {cfg.max_bytes}, less than a character may take (4).")
         separator = None if cfg.separator is None else cfg.separator.encode()
-        self._plain = self._unpacked()
-        names = zip(self._plain, self.files, strict=True)
+        names = zip(self._paths, self.files, strict=True)
         self._parts = [_index_parts(plain, file, separator, cfg.max_bytes) for plain, file in names]
         self._set_counts(map(len, self._parts))
         self._open = opened_files()
 
     def _read(self, file: int, at: int) -> Document:
         start, stop, starts, ends = map(int, self._parts[file][at])
-        text = decode(read_range(self._open, self._plain[file], start, stop), self.files[file], start)
+        text = decode(read_range(self._open, self._paths[file], start, stop), self.files[file], start)
         return Document(text, bool(starts), bool(ends))
 
     def _place(self, file: int, at: int) -> str:
-        return f"{self.files[file]}:{line_of(self._plain[file], int(self._parts[file][at][0]))}"
+        return f"{self.files[file]}:{line_of(self._paths[file], int(self._parts[file][at][0]))}"
 
 
 def _index_parts(plain: str, file: str, separator: bytes | None, limit: int) -> np.ndarray:

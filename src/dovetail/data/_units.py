@@ -2,39 +2,39 @@
 """Sources cut into units of work, without reading them, and the documents of a unit, one after the other.
 
 A unit has the documents that start in it. Memory depends neither on the size of a file nor on that of a document.
+Each kind of file is a `Format`, in the table `FORMATS`.
 """
 
-import gzip
+import abc
 import importlib
 import json
-import os
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dovetail.config import Component, ConfigError, did_you_mean
 
+from ._array_record import ArrayRecord, Records, content_of_bytes, open_records
+from ._arrow import Arrow, batches_of, mapped_batches
+from ._compressed import local_copy, unpacked
 from ._errors import DataError, optional_import
-from ._files import BOM, decode, find_files, line_of
-from ._jsonl import content_of_record
-from ._source import checked_content
+from ._file import File
+from ._files import check_same, decode, find_files, line_of, open_file
+from ._jsonl import JsonLines, content_of_record
+from ._parquet import Parquet
+from ._separated import bounds_of, texts_of
+from ._source import FileSource, checked_content
+from ._text import TextFiles
 
-_CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 28  # Bytes of a line of JSON Lines, which is parsed as a whole.
 PIECE = 1 << 20  # Bytes of text that are tokenised at a time.
-
-Kind = Literal["jsonl", "parquet", "text"]
-
-
-class SourceFile(NamedTuple):
-    """A file of the sources."""
-
-    file: str
-    size: int
-    kind: Kind
-    compression: str  # "gz", "zst" or "".
+_BLOCK = 1 << 23  # Bytes that are asked for at a time of a file at a URL, to read it on; of a table, which is read here
+_SOME = 1 << 16  # and there, at least so many.
+_AT_ONCE = 16  # Tables at URLs that are looked into side by side.
 
 
 class Stretch(NamedTuple):
@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """All or some of a document; `at` is where the document is: a byte, or a row."""
+    """All or some of a document; `at` is where the document is: a byte, a row or a record."""
 
     source: int
     at: int
@@ -59,29 +59,256 @@ class Reading(NamedTuple):
 
     field: str  # Of JSON Lines; the column of a table.
     separator: str | None  # Between documents of a text; None: a file is one.
+    records: Records  # What a record of ArrayRecord holds.
 
 
-def source_files(patterns: Sequence[str], where: str) -> list[SourceFile]:
-    """Returns the files that paths and globs name."""
-    return [_described(file) for file in find_files(patterns, where)]
+class Format(abc.ABC):
+    """A kind of file: how it is known, what reads it by index, and how it is cut into units and read through."""
+
+    named: ClassVar[str]  # A pattern for the end of the name.
+    marker: ClassVar[bytes | None] = None  # How it begins, where the name does not tell.
+    source: ClassVar[type[FileSource]]
+    needs: ClassVar[str | None] = None  # A module of an extra.
+
+    def problem(self, file: File) -> str | None:
+        """Returns why a file cannot be read, if that can be seen at once."""
+        return None
+
+    @abc.abstractmethod
+    def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
+        """Returns the parts of a file of about `size` bytes that can be read apart: start, stop, and bytes."""
+
+    @abc.abstractmethod
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        """Yields the documents of a part of a file, long ones in several pieces."""
+
+    @abc.abstractmethod
+    def place(self, file: File, at: int) -> str:
+        """Returns a document as messages name it. May be slow."""
 
 
-def _described(file: str) -> SourceFile:
-    with open(file, "rb") as f:
-        head = f.read(4)
-    compression = "gz" if head[:2] == b"\x1f\x8b" else "zst" if head == b"\x28\xb5\x2f\xfd" else ""
-    ending = os.path.splitext(file.removesuffix(".gz").removesuffix(".zst"))[1]
-    kind: Kind = "jsonl" if ending == ".jsonl" else "parquet" if ending == ".parquet" else "text"
-    return SourceFile(file, os.path.getsize(file), kind, "" if kind == "parquet" else compression)
+class _Separated(Format, abc.ABC):
+    """Texts with something between them: a part is a range of bytes."""
+
+    def place(self, file: File, at: int) -> str:
+        if file.is_remote and not file.compression:
+            return f"{file.name}: byte {at}"
+        return (
+            f"{file.name}: byte {at} of what is unpacked"
+            if file.compression
+            else f"{file.name}:{line_of(file.name, at)}"
+        )
+
+    def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
+        if file.compression or not file.ranges or self._separator(reading) is None:
+            return [(0, file.size, file.size)]  # It is read from its start to its end.
+        ends = [(start, min(start + size, file.size)) for start in range(0, file.size, size)]
+        return [(start, stop, stop - start) for start, stop in ends]
+
+    @abc.abstractmethod
+    def _separator(self, reading: Reading) -> bytes | None: ...
+
+    def _split(
+        self, stretch: Stretch, file: File, reading: Reading, limit: int
+    ) -> Iterator[tuple[int, bytes, bool, bool]]:
+        separator = self._separator(reading)
+        if file.compression or (stretch.start, stretch.stop) == (0, file.size):
+            with unpacked(file) as f:
+                yield from texts_of(f, 0, None, separator, limit)
+            return
+        assert separator is not None  # Else it is not cut.
+        with open_file(file, _SOME) as f:
+            start, stop = bounds_of(f, stretch.start, stretch.stop, file.size, separator)
+        with open_file(file, _BLOCK, stop) as f:
+            f.seek(start)
+            yield from texts_of(f, start, stop, separator, limit)
+
+
+class _Texts(_Separated):
+    named = r"\.(txt|text|md)"
+    source = TextFiles
+
+    def _separator(self, reading: Reading) -> bytes | None:
+        return None if reading.separator is None else reading.separator.encode()
+
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        document = begun = 0
+        waiting = False
+        for at, raw, starts, ends in self._split(stretch, file, reading, PIECE):
+            if starts:
+                document, begun = at, not (ends and not raw.strip())
+            if begun:
+                yield Piece(stretch.source, document, decode(raw, file.name, at), ends)
+                waiting = not ends
+        assert not waiting
+
+
+class _Lines(_Separated):
+    named = r"\.(jsonl|ndjson|json)"
+    source = JsonLines
+
+    def problem(self, file: File) -> str | None:
+        if file.compression or file.head.lstrip()[:1] != b"[":
+            return None
+        name = file.name.rpartition("/")[2]
+        return f"is a list of JSON. Expected an object in each line.\n  Make it so: jq -c '.[]' {name} > lines.jsonl"
+
+    def _separator(self, reading: Reading) -> bytes:
+        return b"\n"
+
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        for at, raw, starts, ends in self._split(stretch, file, reading, _LONGEST_LINE):
+            if not (starts and ends):
+                raise DataError(
+                    f"{self.place(file, at)}: a line of more than {_LONGEST_LINE >> 20} MB, which is parsed as a "
+                    "whole.\n  Split the document, or write it to a text file of its own: those are read in pieces."
+                )
+            if not raw.strip():
+                continue
+            try:
+                record = json.loads(decode(raw, file.name, at))
+            except ValueError as e:
+                if isinstance(e, DataError):
+                    raise
+                raise DataError(f"{self.place(file, at)}: not JSON: {e}.") from None
+            content = content_of_record(record, reading.field, lambda at=at: self.place(file, at))
+            yield from _in_pieces(stretch.source, at, content)
+
+
+class _Parquet(Format):
+    """A part is a row group."""
+
+    named = r"\.parquet"
+    marker = b"PAR1"
+    source = Parquet
+    needs = "pyarrow.parquet"
+
+    def problem(self, file: File) -> str | None:
+        if file.ranges:
+            return None
+        return "the server only gives all of it, and Parquet is read here and there. Get the file, and give its path."
+
+    def place(self, file: File, at: int) -> str:
+        return f"{file.name}: row {at}"
+
+    def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
+        with self._table(file) as table:
+            _check_column(file, reading.field, table.schema_arrow.names)
+            sizes = [table.metadata.row_group(i).total_byte_size for i in range(table.num_row_groups)]
+            return [(group, group + 1, count) for group, count in enumerate(sizes)]
+
+    def _table(self, file: File) -> Any:
+        pq = importlib.import_module("pyarrow.parquet")
+        try:
+            opened = open_file(file, _SOME) if file.is_remote else file.path
+            return pq.ParquetFile(opened, page_checksum_verification=True)
+        except (ValueError, OSError) as e:
+            if isinstance(e, DataError):
+                raise
+            raise DataError(f"{file.name}: not a Parquet file that can be read: {e}") from e
+
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        with self._table(file) as table:
+            at = sum(table.metadata.row_group(i).num_rows for i in range(stretch.start))
+            groups = list(range(stretch.start, stretch.stop))
+            column = reading.field
+            try:
+                for batch in table.iter_batches(64, row_groups=groups, columns=[column], use_threads=False):
+                    for value in batch.column(0).to_pylist():
+                        place = f"{file.name}: row {at}"
+                        yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                        at += 1
+            except (ValueError, OSError) as e:
+                if isinstance(e, DataError):
+                    raise
+                raise DataError(f"{file.name}: row {at} or one soon after it cannot be read: {e}") from e
+
+
+class _Arrow(Format):
+    """A part is a share of the batches of rows; of a file at a URL, which is read as a stream, all of it."""
+
+    named = r"\.arrow"
+    marker = b"\xff\xff\xff\xff"
+    source = Arrow
+    needs = "pyarrow"
+
+    def place(self, file: File, at: int) -> str:
+        return f"{file.name}: row {at}"
+
+    def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
+        return [(0, file.size, file.size)] if file.is_remote or file.compression else _shares(file, size)
+
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        arrow = importlib.import_module("pyarrow")
+        at, column = 0, reading.field
+        if file.is_remote or file.compression:
+            found = batches_of(arrow.PythonFile(unpacked(file), "r"), file.name)
+        else:
+            batches = mapped_batches(arrow.memory_map(file.path), file.name)
+            first, last = _share(stretch, file, len(batches))
+            at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
+        for batch in found:
+            _check_column(file, column, batch.schema.names)
+            for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
+                for value in _values(some.column(column), file, at):
+                    place = f"{file.name}: row {at}"
+                    yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                    at += 1
+
+
+class _ArrayRecord(Format):
+    """A part is a share of the records. A file at a URL is copied to the cache of this machine."""
+
+    named = r"\.(array_?record|arecord)(-\d+-of-\d+)?"
+    marker = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # Of Riegeli.
+    source = ArrayRecord
+    needs = "array_record.python.array_record_module"
+
+    def place(self, file: File, at: int) -> str:
+        return f"{file.name}: record {at}"
+
+    def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
+        return _shares(file, size)
+
+    def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
+        reader = open_records(local_copy(file), file.name)
+        try:
+            first, last = _share(stretch, file, reader.num_records())
+            for start in range(first, last, 64):
+                try:
+                    records = reader.read(start, min(start + 64, last))
+                except RuntimeError as e:
+                    raise DataError(f"{file.name}: record {start} or one soon after it cannot be read: {e}") from e
+                for at, raw in enumerate(records, start):
+                    content = content_of_bytes(raw, reading.records, reading.field, f"{file.name}: record {at}")
+                    yield from _in_pieces(stretch.source, at, content)
+        finally:
+            reader.close()
+
+
+FORMATS: tuple[Format, ...] = (_Lines(), _Parquet(), _Arrow(), _ArrayRecord(), _Texts())
+
+
+def format_of(file: File) -> Format:
+    """Returns the kind of a file: by the end of its name, or how it begins; text, if neither says anything."""
+    for each in FORMATS:
+        if re.search(f"{each.named}$", file.bare_name):
+            return each
+    return next((each for each in FORMATS if each.marker and file.head.startswith(each.marker)), FORMATS[-1])
 
 
 class Sources:
     """The files that are prepared, and how they are read."""
 
-    def __init__(self, files: Sequence[SourceFile], reading: Reading, component: Component) -> None:
-        self.files, self.reading = files, reading
-        if any(file.kind == "parquet" or file.compression == "zst" for file in files):
-            optional_import("pyarrow.parquet", component=component)
+    def __init__(self, patterns: Sequence[str], where: str, reading: Reading, component: Component) -> None:
+        self.files, self.reading = find_files(patterns, where), reading
+        self.formats = [format_of(file) for file in self.files]
+        for file, each in zip(self.files, self.formats, strict=True):
+            needed = each.needs or ("pyarrow" if file.compression == "zst" else None)
+            if needed:
+                optional_import(needed, component=component)
+            if (problem := each.problem(file)) is not None:
+                raise DataError(f"{file.name}: {problem}")
 
     def units(self, size: int) -> list[list[Stretch]]:
         """Returns the units, of about `size` bytes each: in order, each byte or row group in one of them."""
@@ -96,160 +323,54 @@ class Sources:
         return units
 
     def _stretches(self, size: int) -> Iterator[tuple[Stretch, int]]:
-        for source, file in enumerate(self.files):
-            if file.kind == "parquet":
-                for group, count in enumerate(self._row_groups(file)):
-                    yield Stretch(source, group, group + 1), count
-            elif file.compression or (file.kind == "text" and self.reading.separator is None):
-                yield Stretch(source, 0, file.size), file.size  # It is read from its start to its end.
-            else:
-                for start in range(0, file.size, size):
-                    stop = min(start + size, file.size)
-                    yield Stretch(source, start, stop), stop - start
+        def cut(number: int) -> list[tuple[int, int, int]]:
+            return self.formats[number].stretches(self.files[number], self.reading, size)
 
-    def _row_groups(self, file: SourceFile) -> list[int]:
-        """Returns the compressed bytes of each row group."""
-        with self._table(file) as table:
-            names = table.schema_arrow.names
-            if self.reading.field not in names:
-                hint = did_you_mean(self.reading.field, names) or f" It has: {', '.join(names)}."
-                raise ConfigError(f"{file.file} has no column {self.reading.field!r}.{hint}")
-            return [table.metadata.row_group(i).total_byte_size for i in range(table.num_row_groups)]
-
-    def _table(self, file: SourceFile) -> Any:
-        pq = importlib.import_module("pyarrow.parquet")
-        try:
-            return pq.ParquetFile(file.file, page_checksum_verification=True)
-        except (ValueError, OSError) as e:
-            raise DataError(f"{file.file}: not a Parquet file that can be read: {e}") from e
+        with ThreadPoolExecutor(_AT_ONCE if any(file.is_remote for file in self.files) else 1) as pool:
+            for source, found in enumerate(pool.map(cut, range(len(self.files)))):
+                for start, stop, count in found:
+                    yield Stretch(source, start, stop), count
 
     def pieces(self, unit: Sequence[Stretch]) -> Iterator[Piece]:
         """Yields the documents of a unit, long ones in several pieces."""
         for stretch in unit:
             file = self.files[stretch.source]
             try:
-                found = os.path.getsize(file.file)
-                if found != file.size:
-                    raise DataError(
-                        f"{file.file}: has {found} bytes, and had {file.size} when this began. Do not change data in "
-                        "use.\n  Start anew in another directory."
-                    )
-                kinds = {"jsonl": self._lines, "parquet": self._rows, "text": self._texts}
-                yield from kinds[file.kind](stretch, file)
+                check_same(file)
+                yield from self.formats[stretch.source].pieces(stretch, file, self.reading)
+                check_same(file)  # As it was read, it was one and the same.
             except FileNotFoundError:
-                raise DataError(f"{file.file}: is there no more. Bring it back, and run this again.") from None
+                raise DataError(f"{file.name}: is there no more. Bring it back, and run this again.") from None
             except (EOFError, OSError, zlib.error) as e:
-                raise DataError(f"{file.file}: cannot be read: {e}.") from e
+                raise DataError(f"{file.name}: cannot be read: {e}.") from e
 
     def place(self, piece: Piece) -> str:
         """Returns where a document is, as messages name it. May be slow."""
-        return where_is(self.files[piece.source], piece.at)
-
-    def _texts(self, stretch: Stretch, file: SourceFile) -> Iterator[Piece]:
-        separator = None if self.reading.separator is None else self.reading.separator.encode()
-        document = begun = 0
-        waiting = False
-        for at, raw, starts, ends in self._split(stretch, file, separator, PIECE):
-            if starts:
-                document, begun = at, not (ends and not raw.strip())
-            if begun:
-                yield Piece(stretch.source, document, decode(raw, file.file, at), ends)
-                waiting = not ends
-        assert not waiting
-
-    def _lines(self, stretch: Stretch, file: SourceFile) -> Iterator[Piece]:
-        for at, raw, starts, ends in self._split(stretch, file, b"\n", _LONGEST_LINE):
-            if not (starts and ends):
-                raise DataError(
-                    f"{where_is(file, at)}: a line of more than {_LONGEST_LINE >> 20} MB, which is parsed as a whole.\n"
-                    "  Split the document, or write it to a text file of its own: those are read piece by piece."
-                )
-            if not raw.strip():
-                continue
-            try:
-                record = json.loads(decode(raw, file.file, at))
-            except ValueError as e:
-                if isinstance(e, DataError):
-                    raise
-                raise DataError(f"{where_is(file, at)}: not JSON: {e}.") from None
-            content = content_of_record(record, self.reading.field, lambda at=at: where_is(file, at))
-            yield from _in_pieces(stretch.source, at, content)
-
-    def _rows(self, stretch: Stretch, file: SourceFile) -> Iterator[Piece]:
-        with self._table(file) as table:
-            at = sum(table.metadata.row_group(i).num_rows for i in range(stretch.start))
-            groups = list(range(stretch.start, stretch.stop))
-            column = self.reading.field
-            try:
-                for batch in table.iter_batches(64, row_groups=groups, columns=[column], use_threads=False):
-                    for value in batch.column(0).to_pylist():
-                        place = f"{file.file}: row {at}"
-                        yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
-                        at += 1
-            except (ValueError, OSError) as e:
-                if isinstance(e, DataError):
-                    raise
-                raise DataError(f"{file.file}: row {at} or one soon after it cannot be read: {e}") from e
-
-    def _split(
-        self, stretch: Stretch, file: SourceFile, separator: bytes | None, limit: int
-    ) -> Iterator[tuple[int, bytes, bool, bool]]:
-        """Yields the texts that start in a stretch: where, the bytes, whether it starts a document and whether it ends.
-
-        Where a document starts depends on the bytes before it alone, so stretches that meet neither share nor lose one.
-        """
-        with self._opened(file) as f:
-            if file.compression:
-                start, stop = 0, None
-            else:
-                start = _boundary(f, stretch.start, file.size, separator)
-                stop = _boundary(f, stretch.stop, file.size, separator)
-                f.seek(start)
-            if start == 0 and f.read(len(BOM)) == BOM:
-                start = len(BOM)
-            else:
-                f.seek(start)
-            yield from split(_limited(f, None if stop is None else stop - start), start, separator, limit)
-
-    def _opened(self, file: SourceFile) -> Any:
-        if file.compression == "gz":
-            return gzip.open(file.file, "rb")
-        if file.compression == "zst":
-            arrow = importlib.import_module("pyarrow")
-            return _Forward(arrow.CompressedInputStream(arrow.OSFile(file.file), "zstd"))
-        return open(file.file, "rb")
+        return self.formats[piece.source].place(self.files[piece.source], piece.at)
 
 
-class _Forward:
-    """A stream that can go back to its start as long as only a few bytes are read."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._head, self._back = stream, b"", b""
-
-    def read(self, count: int) -> bytes:
-        data, self._back = self._back[:count], self._back[count:]
-        data += self._stream.read(count - len(data)) if len(data) < count else b""
-        self._head = self._head or data
-        return data
-
-    def seek(self, at: int) -> None:
-        assert at == 0
-        self._back = self._head
-
-    def __enter__(self) -> "_Forward":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stream.close()
+def _shares(file: File, size: int) -> list[tuple[int, int, int]]:
+    """Cuts a file by its size alone, for `_share`."""
+    ends = [(start, min(start + size, file.size)) for start in range(0, file.size, size)]
+    return [(start, stop, stop - start) for start, stop in ends]
 
 
-def where_is(file: SourceFile, at: int) -> str:
-    """Returns a document as messages name it: by its line where that can be counted."""
-    if file.kind == "parquet":
-        return f"{file.file}: row {at}"
-    return (
-        f"{file.file}: byte {at} of what is unpacked" if file.compression else f"{file.file}:{line_of(file.file, at)}"
-    )
+def _share(stretch: Stretch, file: File, count: int) -> tuple[int, int]:
+    """Returns which of so many things in a file, of about the same size, are those of a part of its bytes."""
+    return count * stretch.start // file.size, count * stretch.stop // file.size
+
+
+def _check_column(file: File, column: str, names: Sequence[str]) -> None:
+    if column not in names:
+        hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
+        raise ConfigError(f"{file.name} has no column {column!r}.{hint}")
+
+
+def _values(column: Any, file: File, at: int) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except ValueError as e:
+        raise DataError(f"{file.name}: row {at} or one soon after it cannot be read: {e}") from e
 
 
 def _in_pieces(source: int, at: int, content: str | np.ndarray) -> Iterator[Piece]:
@@ -261,68 +382,3 @@ def _in_pieces(source: int, at: int, content: str | np.ndarray) -> Iterator[Piec
         yield Piece(source, at, content[:cut], False)
         content = content[cut:]
     yield Piece(source, at, content, True)
-
-
-def _boundary(f: BinaryIO, at: int, size: int, separator: bytes | None) -> int:
-    """Returns where the first document at or after byte `at` starts; the size of the file if there is none."""
-    if at <= 0 or at >= size or separator is None:
-        return min(max(at, 0), size)
-    start = max(at - len(separator), 0)
-    f.seek(start)
-    data = b""
-    while more := f.read(_CHUNK):
-        data += more
-        found = data.find(separator)
-        if found >= 0:
-            return start + found + len(separator)
-        keep = len(separator) - 1
-        start += len(data) - keep
-        data = data[len(data) - keep :]
-    return size
-
-
-def _limited(f: Any, left: int | None) -> Callable[[int], bytes]:
-    def read(count: int) -> bytes:
-        nonlocal left
-        data = f.read(count if left is None else min(count, left))
-        left = None if left is None else left - len(data)
-        return data
-
-    return read
-
-
-def split(
-    read: Callable[[int], bytes], offset: int, separator: bytes | None, limit: int
-) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yields texts between separators, those longer than `limit` in parts, cut at the end of a line or a word."""
-    data, at, starts, is_all = b"", 0, True, False
-    while True:
-        found = data.find(separator, at) if separator else -1
-        if found >= 0 and found - at <= limit:
-            yield offset + at, data[at:found], starts, True
-            at, starts = found + len(separator or b""), True
-        elif len(data) - at > limit + len(separator or b""):
-            cut = _cut(data, at, limit)
-            yield offset + at, data[at:cut], starts, False
-            at, starts = cut, False
-        elif not is_all:
-            more = read(max(_CHUNK, len(data) - at))
-            is_all = not more
-            offset, data, at = offset + at, data[at:] + more, 0
-        else:
-            if at < len(data) or not starts:
-                yield offset + at, data[at:], starts, True
-            return
-
-
-def _cut(data: bytes, start: int, limit: int) -> int:
-    cut = start + limit
-    for end in (b"\n", b" "):
-        found = data.rfind(end, start + limit // 2, cut)
-        if found >= 0:
-            return found + (end == b"\n")  # A word keeps the space before it: tokenizers learn them together.
-    for back in range(1, 4):  # Not inside a character: at most three bytes of one follow its first.
-        if data[cut] & 0xC0 != 0x80:
-            break
-        cut = start + limit - back
-    return cut
