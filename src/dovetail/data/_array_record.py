@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ._errors import DataError, optional_import
+from dovetail.config import ConfigError
+
+from ._document import Document, document_of_record, group_size, problem_of
+from ._errors import DataError, optional_import, place_of
 from ._files import Cache, decode
-from ._jsonl import content_of_record
-from ._source import Document, FileSource
+from ._source import FileSource
 
 
 class ArrayRecord(FileSource):
@@ -21,10 +23,13 @@ class ArrayRecord(FileSource):
     class Config(FileSource.Config):
         # What a record holds: UTF-8 text, a JSON object with the document in `field`, or token ids, low byte first.
         records: Literal["text", "json", "uint16", "uint32"] = "text"
-        field: str = "text"
+        field: str | tuple[str, ...] = "text"  # Of objects; several: texts that belong together, such as two answers.
+        prompt: str | None = None  # A field whose text comes first, and is no target.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        if problem := problem_of(cfg.field, cfg.prompt):
+            raise ConfigError(f"{place_of(self, 'field')}: {problem}")
         self._open = Cache(self._open_file, limit=64)
         self._set_counts(map(self._count, self.files))
         self._check_first()
@@ -62,7 +67,11 @@ class ArrayRecord(FileSource):
             record = json.loads(text)
         except ValueError as e:
             raise DataError(f"{place}: not JSON: {e}.") from None
-        return Document(content_of_record(record, self.cfg.field, lambda: place))
+        return document_of_record(record, self.cfg.field, self.cfg.prompt, lambda: place)
+
+    @property
+    def group(self) -> int:
+        return group_size(self.cfg.field) if self.cfg.records == "json" else 1
 
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}: record {at}"

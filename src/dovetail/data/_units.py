@@ -16,10 +16,9 @@ import numpy as np
 
 from dovetail.config import Component, ConfigError, did_you_mean
 
+from ._document import Document, FieldNames, Span, document_of_record, names_of
 from ._errors import DataError, optional_import
 from ._files import BOM, decode, find_files, line_of
-from ._jsonl import content_of_record
-from ._source import checked_content
 
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 28  # Bytes of a line of JSON Lines, which is parsed as a whole.
@@ -46,19 +45,26 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """All or some of a document; `at` is where the document is: a byte, or a row."""
+    """All or some of a sequence: of a document, or of one of a group; `at` is where that is: a byte, or a row."""
 
     source: int
     at: int
     content: str | np.ndarray
     ends: bool
+    weight: float = 1.0  # Of its tokens as targets.
 
 
 class Reading(NamedTuple):
     """How files are read."""
 
-    field: str  # Of JSON Lines; the column of a table.
+    field: FieldNames  # Of JSON Lines; the column of a table.
     separator: str | None  # Between documents of a text; None: a file is one.
+    prompt: str | None = None  # A field, or column, whose text comes first, and is no target.
+
+    @property
+    def names(self) -> list[str]:
+        """The fields, or columns, that are read."""
+        return names_of(self.field, self.prompt)
 
 
 def source_files(patterns: Sequence[str], where: str) -> list[SourceFile]:
@@ -111,9 +117,9 @@ class Sources:
         """Returns the compressed bytes of each row group."""
         with self._table(file) as table:
             names = table.schema_arrow.names
-            if self.reading.field not in names:
-                hint = did_you_mean(self.reading.field, names) or f" It has: {', '.join(names)}."
-                raise ConfigError(f"{file.file} has no column {self.reading.field!r}.{hint}")
+            if missing := [name for name in self.reading.names if name not in names]:
+                hint = did_you_mean(missing[0], names) or f" It has: {', '.join(names)}."
+                raise ConfigError(f"{file.file} has no column {missing[0]!r}.{hint}")
             return [table.metadata.row_group(i).total_byte_size for i in range(table.num_row_groups)]
 
     def _table(self, file: SourceFile) -> Any:
@@ -172,24 +178,26 @@ class Sources:
                 if isinstance(e, DataError):
                     raise
                 raise DataError(f"{where_is(file, at)}: not JSON: {e}.") from None
-            content = content_of_record(record, self.reading.field, lambda at=at: where_is(file, at))
-            yield from _in_pieces(stretch.source, at, content)
+            yield from _in_pieces(stretch.source, at, self._document(record, lambda at=at: where_is(file, at)))
 
     def _rows(self, stretch: Stretch, file: SourceFile) -> Iterator[Piece]:
         with self._table(file) as table:
             at = sum(table.metadata.row_group(i).num_rows for i in range(stretch.start))
             groups = list(range(stretch.start, stretch.stop))
-            column = self.reading.field
+            columns = self.reading.names
             try:
-                for batch in table.iter_batches(64, row_groups=groups, columns=[column], use_threads=False):
-                    for value in batch.column(0).to_pylist():
-                        place = f"{file.file}: row {at}"
-                        yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                for batch in table.iter_batches(64, row_groups=groups, columns=columns, use_threads=False):
+                    for record in batch.to_pylist():
+                        found = self._document(record, lambda at=at: f"{file.file}: row {at}", "column")
+                        yield from _in_pieces(stretch.source, at, found)
                         at += 1
             except (ValueError, OSError) as e:
                 if isinstance(e, DataError):
                     raise
                 raise DataError(f"{file.file}: row {at} or one soon after it cannot be read: {e}") from e
+
+    def _document(self, record: Any, place: Callable[[], str], kind: str = "field") -> Document:
+        return document_of_record(record, self.reading.field, self.reading.prompt, place, kind)
 
     def _split(
         self, stretch: Stretch, file: SourceFile, separator: bytes | None, limit: int
@@ -252,15 +260,22 @@ def where_is(file: SourceFile, at: int) -> str:
     )
 
 
-def _in_pieces(source: int, at: int, content: str | np.ndarray) -> Iterator[Piece]:
+def _in_pieces(source: int, at: int, document: Document) -> Iterator[Piece]:
+    for sequence in document.sequences:
+        spans = sequence if isinstance(sequence, list) else [Span(sequence)]
+        for number, (content, weight) in enumerate(spans, 1):
+            yield from _pieces_of(source, at, content, number == len(spans), weight)
+
+
+def _pieces_of(source: int, at: int, content: str | np.ndarray, ends: bool, weight: float) -> Iterator[Piece]:
     while len(content) > PIECE:
         cut = PIECE
         if isinstance(content, str):
             found = max(content.rfind("\n", PIECE // 2, PIECE) + 1, content.rfind(" ", PIECE // 2, PIECE))
             cut = found if found > 0 else PIECE
-        yield Piece(source, at, content[:cut], False)
+        yield Piece(source, at, content[:cut], False, weight)
         content = content[cut:]
-    yield Piece(source, at, content, True)
+    yield Piece(source, at, content, ends, weight)
 
 
 def _boundary(f: BinaryIO, at: int, size: int, separator: bytes | None) -> int:
