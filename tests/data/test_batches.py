@@ -55,7 +55,7 @@ def dataset() -> TextDataset:
 
 def test_batch_is_the_next_rows_of_each_stream(dataset):
     share = Share(range(1, 3), num_streams=3, rows_per_stream=2, start=1, stop=4)
-    first, second = islice(make_batches(dataset, share, {}, empty_row(16, 0)), 2)
+    first, second = islice(make_batches(dataset, share, {}, empty_row((16,), 0)), 2)
     streams = {s: [row for row, _ in islice(dataset.rows(s, 3, None), 4)] for s in (1, 2)}
     for (batch, _), n in ((first, 0), (second, 2)):
         expected = [streams[1][n], streams[1][n + 1], streams[2][n], streams[2][n + 1]][1:4]
@@ -66,9 +66,9 @@ def test_batch_is_the_next_rows_of_each_stream(dataset):
 
 def test_positions_are_those_after_the_batch_and_stay_as_they_were(dataset):
     share = Share(range(2), num_streams=2, rows_per_stream=3, start=0, stop=6)
-    batches = make_batches(dataset, share, {}, empty_row(16, 0))
+    batches = make_batches(dataset, share, {}, empty_row((16,), 0))
     (_, states), (second, _) = next(batches), next(batches)
-    again, _ = next(make_batches(dataset, share, states, empty_row(16, 0)))
+    again, _ = next(make_batches(dataset, share, states, empty_row((16,), 0)))
     np.testing.assert_array_equal(second["tokens"], again["tokens"])
 
 
@@ -80,6 +80,6 @@ def test_joined_batch_has_arrays_of_its_own():
 
 
 def test_empty_row_counts_for_nothing():
-    row = empty_row(3, 7)
+    row = empty_row((3,), 7)
     assert row["tokens"].tolist() == row["targets"].tolist() == [7, 7, 7]
     assert not any(row[name].any() for name in ("weights", "segments", "positions"))

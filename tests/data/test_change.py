@@ -168,7 +168,7 @@ def test_what_was_packed_together_comes_again_where_rows_have_another_length(tmp
     window = position["streams"]["0"]
     position, (note,) = kept(after, position)
     assert note == "documents that were begun, or packed together and not all given, come again from their start"
-    assert position["streams"]["0"] == {"document": window["document"], "row": 0}
+    assert position["streams"]["0"] == {"document": window["document"], "row": 0, "ended": window["ended"]}
     assert len(taken(after, 3, position)[0]) == 3
 
 
@@ -190,7 +190,7 @@ def test_another_order_goes_on_in_the_same_epoch_and_says_what_that_means(path, 
     (done,) = (state["document"] for state in position["streams"].values())
     position, (note,) = kept(before.set_in(path, value), position)
     assert note.startswith("another order of documents: epoch 1 goes on as if ")
-    assert position["streams"] == {"0": {"document": done, "token": 0}}
+    assert position["streams"] == {"0": {"document": done, "token": 0, "ended": done}}
 
 
 def test_fewer_documents_keep_the_epoch(tmp_path):

@@ -43,7 +43,7 @@ def test_a_million_shards_on_paper_are_opened_and_their_blocks_found(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path):
-    content = json.loads((Path(prepared_corpus()) / MANIFEST).read_text()) | {"format": 2}
+    content = json.loads((Path(prepared_corpus()) / MANIFEST).read_text()) | {"format": 3}
     (tmp_path / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"manifest\.json: is of format 2, this is made for 1"):
+    with pytest.raises(ConfigError, match=r"manifest\.json: is of format 3, this is made for 1 and 2"):
         PreparedData(str(tmp_path))

@@ -9,25 +9,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.data import FIELDS, BestFitPacker, ConcatPacker, Packer
-from dovetail.data._packing import Piece, best_fit, make_row
+from dovetail.data import FIELDS, BestFitPacker, ConcatPacker, ConsecutivePacker, Packer, Tokens
+from dovetail.data._fitting import Piece
+from dovetail.data._packing import best_fit, make_row
 from dovetail.data._run import NumberedReader, Reader, Run
 
 PAD = 99
 document_lists = st.lists(st.lists(st.integers(0, 98), max_size=25), max_size=12)
 lengths = st.integers(1, 12)
 packers = [ConcatPacker.Config(), BestFitPacker.Config(window=1), BestFitPacker.Config(window=3)]
+all_packers = [
+    *packers,
+    ConsecutivePacker.Config(),
+    *(BestFitPacker.Config(window=2, too_long=what) for what in ("truncate", "leave-out")),
+]
 
 
-def reader(documents):
-    return NumberedReader(lambda number: np.array(documents[number], np.int32) if number < len(documents) else None)
+def weights_of(document) -> list[float]:
+    """Weights that follow from a document, so that no list of them needs to be handed around."""
+    return [float((7 * i + len(document)) % 3) / 2 for i in range(len(document))]
+
+
+def tokens(document, weighted: bool) -> Tokens:
+    weights = np.array(weights_of(document), np.float32) if weighted else None
+    return Tokens(np.array(document, np.int32), weights)
+
+
+def reader(documents, weighted=False):
+    return NumberedReader(lambda number: [tokens(documents[number], weighted)] if number < len(documents) else None)
 
 
 class Runs(Reader):
     """Documents in runs of some: a place is the number of the run, and of the document in it."""
 
-    def __init__(self, documents, size: int) -> None:
+    def __init__(self, documents, size: int, weighted: bool = False) -> None:
         self._runs = [documents[i : i + size] for i in range(0, len(documents), size)]
+        self._weighted = weighted
 
     @property
     def first(self):
@@ -40,19 +57,21 @@ class Runs(Reader):
         documents = self._runs[number]
         tokens = np.array([token for document in documents[skip:] for token in document], np.uint16)
         after = [(number, skip + n) for n in range(len(documents) - skip)] + [(number + 1, 0)]
-        return Run(tokens, np.cumsum(list(map(len, documents[skip:]))), after.__getitem__)
+        weights = [w for document in documents[skip:] for w in weights_of(document)]
+        ends = np.cumsum(list(map(len, documents[skip:])))
+        return Run(tokens, ends, after.__getitem__, np.array(weights, np.float32) if self._weighted else None)
 
 
-def pack(config: Packer.Config, seq_len: int, documents, state=None) -> list:
+def pack(config: Packer.Config, seq_len: int, documents, state=None, *, weighted=False) -> list:
     packer: Packer = config.set(seq_len=seq_len, pad_id=PAD).build()
-    return list(packer.rows(reader(documents), state))
+    return list(packer.rows(reader(documents, weighted), state))
 
 
 def as_lists(row) -> dict:
     return {name: values.tolist() for name, values in row.items()}
 
 
-def row_reference(pieces, seq_len: int) -> dict:
+def row_reference(pieces, seq_len: int, *, weighted=False, positions_go_on=False) -> dict:
     """A row, one token at a time; a piece is (document, start, stop)."""
     row = {name: [] for name in FIELDS}
     for segment, (document, start, stop) in enumerate(pieces, 1):
@@ -60,16 +79,16 @@ def row_reference(pieces, seq_len: int) -> dict:
             is_last = i + 1 == len(document)
             row["tokens"].append(document[i])
             row["targets"].append(PAD if is_last else document[i + 1])
-            row["weights"].append(0.0 if is_last else 1.0)
+            row["weights"].append(0.0 if is_last else weights_of(document)[i + 1] if weighted else 1.0)
             row["segments"].append(segment)
-            row["positions"].append(i - start)
+            row["positions"].append(i if positions_go_on else i - start)
     missing = seq_len - len(row["tokens"])
     for name, filler in {"tokens": PAD, "targets": PAD, "weights": 0.0, "segments": 0, "positions": 0}.items():
         row[name] += [filler] * missing
     return row
 
 
-def concat_reference(documents, seq_len: int) -> list[dict]:
+def concat_reference(documents, seq_len: int, **how) -> list[dict]:
     """All tokens in a line, cut into rows; neighbours of one document make a piece."""
     line = [(number, i) for number, document in enumerate(documents) for i in range(len(document))]
     rows = []
@@ -79,7 +98,7 @@ def concat_reference(documents, seq_len: int) -> list[dict]:
         for number in dict.fromkeys(number for number, _ in places):
             inside = [i for n, i in places if n == number]
             pieces.append((documents[number], inside[0], inside[-1] + 1))
-        rows.append(row_reference(pieces, seq_len))
+        rows.append(row_reference(pieces, seq_len, **how))
     return rows
 
 
@@ -96,7 +115,7 @@ def best_fit_reference(sizes, capacity: int) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def best_fit_rows_reference(documents, seq_len: int, window: int) -> list[dict]:
+def best_fit_rows_reference(documents, seq_len: int, window: int, **how) -> list[dict]:
     rows, number = [], 0
     while number < len(documents):
         pieces, tokens = [], 0
@@ -107,20 +126,29 @@ def best_fit_rows_reference(documents, seq_len: int, window: int) -> list[dict]:
             tokens, number = tokens + len(document), number + 1
         groups = best_fit_reference([b - a for _, a, b in pieces], seq_len)
         groups.sort(key=lambda group: min((pieces[i][1] - pieces[i][2], i) for i in group)[1])
-        rows += [row_reference([pieces[i] for i in group], seq_len) for group in groups]
+        rows += [row_reference([pieces[i] for i in group], seq_len, **how) for group in groups]
     return rows
 
 
-@given(document_lists, lengths)
-def test_concat_matches_the_reference(documents, seq_len):
-    got = [as_lists(row) for row, _ in pack(ConcatPacker.Config(), seq_len, documents)]
-    assert got == concat_reference(documents, seq_len)
+@given(document_lists, lengths, st.booleans())
+def test_concat_matches_the_reference(documents, seq_len, weighted):
+    got = [as_lists(row) for row, _ in pack(ConcatPacker.Config(), seq_len, documents, weighted=weighted)]
+    assert got == concat_reference(documents, seq_len, weighted=weighted)
 
 
-@given(document_lists, lengths, st.integers(1, 4))
-def test_best_fit_matches_the_reference(documents, seq_len, window):
-    got = [as_lists(row) for row, _ in pack(BestFitPacker.Config(window=window), seq_len, documents)]
-    assert got == best_fit_rows_reference(documents, seq_len, window)
+@given(document_lists, lengths, st.booleans())
+def test_consecutive_rows_match_the_reference_with_positions_in_the_document(documents, seq_len, weighted):
+    got = [as_lists(row) for row, _ in pack(ConsecutivePacker.Config(), seq_len, documents, weighted=weighted)]
+    assert got == concat_reference(documents, seq_len, weighted=weighted, positions_go_on=True)
+    starts = [token for row in got for token, at in zip(row["tokens"], row["positions"], strict=True) if at == 0]
+    assert [token for token in starts if token != PAD] == [document[0] for document in documents if document]
+
+
+@given(document_lists, lengths, st.integers(1, 4), st.booleans())
+def test_best_fit_matches_the_reference(documents, seq_len, window, weighted):
+    config = BestFitPacker.Config(window=window)
+    got = [as_lists(row) for row, _ in pack(config, seq_len, documents, weighted=weighted)]
+    assert got == best_fit_rows_reference(documents, seq_len, window, weighted=weighted)
 
 
 @given(st.lists(st.integers(1, 20), max_size=40))
@@ -167,6 +195,40 @@ def test_no_token_is_lost_or_doubled_and_each_is_predicted_once(config, document
     assert sorted(pairs) == sorted(pair for d in distinct for pair in pairwise(d))
 
 
+@pytest.mark.parametrize("config", [*packers, ConsecutivePacker.Config()])
+@given(document_lists, lengths)
+def test_each_target_counts_as_much_as_its_document_says(config, documents, seq_len):
+    distinct = [[100 * n + i for i in range(len(document))] for n, document in enumerate(documents)]
+    found = {
+        int(target): float(weight)
+        for row, _ in pack(config, seq_len, distinct, weighted=True)
+        for target, weight in zip(row["targets"], row["weights"], strict=True)
+        if weight
+    }
+    wanted = {
+        token: weight
+        for document in distinct
+        for token, weight in [*zip(document, weights_of(document), strict=True)][1:]
+        if weight
+    }
+    assert found == wanted
+
+
+@pytest.mark.parametrize("config", all_packers)
+@given(st.lists(st.lists(st.integers(0, 98), min_size=1, max_size=25), max_size=12), lengths)
+def test_a_position_counts_the_documents_that_are_over(config, documents, seq_len):
+    documents = [[0], *documents]  # One that fits: to leave out all is an error.
+    rows, over = pack(config, seq_len, documents), 0
+    for row, state in rows:
+        segments = row["segments"][row["segments"] > 0]
+        lasts = row["weights"][: len(segments)][np.diff(segments, append=0) != 0]
+        # The last token of a document has no target; only one that is cut short has another after it.
+        over += len(lasts) if state.get("truncated") is not None else int((lasts == 0).sum())
+        assert state["ended"] - state.get("left_out", 0) == over
+    if rows and "left_out" not in rows[-1][1]:
+        assert over == len(documents)
+
+
 @pytest.mark.parametrize("config", packers)
 @given(document_lists, lengths)
 def test_within_a_row_a_document_is_in_order_and_positions_and_segments_count_it(config, documents, seq_len):
@@ -206,9 +268,10 @@ def test_best_fit_cuts_only_documents_longer_than_a_row(documents, seq_len):
     assert sum(map(len, pieces)) == sum(len(document) for document in documents if len(document) > seq_len)
 
 
-@pytest.mark.parametrize("config", packers)
+@pytest.mark.parametrize("config", all_packers)
 @given(document_lists, lengths)
 def test_rows_go_on_from_the_position_that_came_with_any_row(config, documents, seq_len):
+    documents = [[0], *documents]
     rows = pack(config, seq_len, documents)
     for number, (_, state) in enumerate(rows, 1):
         rest = pack(config, seq_len, documents, state)
@@ -222,20 +285,25 @@ def test_packer_reads_no_further_than_it_must(config):
 
     def read(number):
         asked.append(number)
-        return np.arange(4)
+        return [Tokens(np.arange(4))]
 
     packer = config.set(seq_len=8, pad_id=PAD).build()
     list(islice(packer.rows(NumberedReader(read), None), 3))
     assert max(asked) <= 12
 
 
-@given(documents=st.lists(st.lists(st.integers(0, 98), min_size=1, max_size=25), max_size=30), seq_len=lengths)
-@pytest.mark.parametrize("config", packers)
-def test_rows_are_the_same_for_documents_one_by_one_and_in_runs(config, documents, seq_len):
-    wanted = [as_lists(row) for row, _ in pack(config, seq_len, documents)]
+@given(
+    documents=st.lists(st.lists(st.integers(0, 98), min_size=1, max_size=25), max_size=30),
+    seq_len=lengths,
+    weighted=st.booleans(),
+)
+@pytest.mark.parametrize("config", all_packers)
+def test_rows_are_the_same_for_documents_one_by_one_and_in_runs(config, documents, seq_len, weighted):
+    documents = [[0], *documents]
+    wanted = [as_lists(row) for row, _ in pack(config, seq_len, documents, weighted=weighted)]
     packer = config.set(seq_len=seq_len, pad_id=PAD).build()
     for size in (2, 7, 30):
-        runs = Runs(documents, size)
+        runs = Runs(documents, size, weighted)
         rows = list(packer.rows(runs, None))
         assert [as_lists(row) for row, _ in rows] == wanted
         assert all({name: v.dtype for name, v in row.items()} == FIELDS for row, _ in rows)

@@ -216,9 +216,9 @@ def test_long_documents_are_read_in_pieces_and_are_there_whole(write, tmp_path, 
     monkeypatch.setattr(unit_maker, "PIECE", 100)
     text = "é ".join(map(str, range(1000)))
     files = [write("a.txt", text), write("b.jsonl", records(["short", text]))]
-    manifest = config(files, tmp_path / "out", block_tokens=64).build().run()
+    manifest = config(files, tmp_path / "out", block_tokens=64, max_document_tokens=64).build().run()
     assert documents(tmp_path / "out") == ended([text, "short", text])
-    assert (manifest.statistics["documents"], manifest.statistics["cut"]) == (3, 2)
+    assert [manifest.statistics[name] for name in ("documents", "cut", "split")] == [3, 2, 2]
     assert manifest.statistics["duplicates"] == -(-len(ended([text])[0]) // 64)
     assert max(len(block.tokens) for block in PreparedData(str(tmp_path / "out")).read(range(20))) < 128
 

@@ -170,7 +170,7 @@ def test_tables_of_blocks_are_read_once_and_only_some_are_kept(path, monkeypatch
     counted = Counted(monkeypatch)
     data = PreparedData(path)
     first = counted.of(lambda: data.read([0, 1]))
-    assert counted.of(lambda: data.read([0, 1])) == first - 24 * int(data.shards[0]["blocks"])
+    assert counted.of(lambda: data.read([0, 1])) == first - 28 * int(data.shards[0]["blocks"])
     monkeypatch.setattr("dovetail.data._blocks._TABLES", 2)
     data.read(range(len(data)))
     assert list(data._tables) == [2, 3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Stride`, and mixtures by tokens and by documents: what parts give is near their shares, at any time, in any stream."""
+"""`Stride`, and mixtures by tokens and by documents: at any time, what parts give is near their shares."""
 
 import json
 from collections import Counter
@@ -142,7 +142,8 @@ def test_batches_are_the_same_for_any_number_of_processes_and_go_on_from_any_pos
 
 def test_a_run_goes_on_with_weights_of_something_else_and_other_parts(mixture):
     def made(dataset, streams=2):
-        return TextInput.Config(batch_size=4, seq_len=SEQ_LEN, tokenizer=BYTES, streams=streams, dataset=dataset).build()
+        given = {"tokenizer": BYTES, "streams": streams, "dataset": dataset}
+        return TextInput.Config(batch_size=4, seq_len=SEQ_LEN, **given).build()
 
     old = made(mixture({"a": 1.0, "b": 1.0}, "rows")).iterator()
     list(islice(old, 5))

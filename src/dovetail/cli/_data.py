@@ -4,18 +4,17 @@
 import argparse
 import json
 import sys
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ._data_prepare import add_prepare
 from ._table import printable, short, table
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dovetail.data import PreparedData, Row, Tokenizer
 
 _PREPARE = "Tokenise files: run again, or on more hosts, it goes on with what is left."
-_SHOW = "Print rows as they are trained: documents in colours, what does not count in grey."
+_SHOW = "Print rows as they are trained: documents in colours, what does not count in grey, other weights as numbers."
 _CHECK = "Read all of it, and name what is not as it was written; exit 1 if something is not."
 _STATS = "Print how much there is by source, how long documents are, duplicates and empty ones."
 _COLOURS = ("36", "33", "32", "35", "34", "31")
@@ -44,44 +43,77 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from itertools import islice
-
     from dovetail.config import override
-    from dovetail.data import PreparedData, PreparedDataset
+    from dovetail.data import GroupPacker, PreparedData, PreparedDataset
 
-    tokenizer = PreparedData(args.place, "data show").tokenizer()
-    cfg = override(PreparedDataset.Config(path=args.place, seq_len=128, seed=0), args.overrides)
-    dataset: PreparedDataset = cfg.build(path="data show", tokenizer=tokenizer)
+    data = PreparedData(args.place, "data show")
+    tokenizer, group = data.tokenizer(), data.manifest.group
+    cfg = PreparedDataset.Config(path=args.place, seq_len=128, seed=0)
+    cfg = cfg.set(packer=GroupPacker.Config(size=group)) if group > 1 else cfg
+    dataset: PreparedDataset = override(cfg, args.overrides).build(path="data show", tokenizer=tokenizer)
     rows = [row for row, _ in islice(dataset.rows(0, 1, None), args.rows)]
     if args.json:
         print(json.dumps([_row_json(row, tokenizer) for row in rows], indent=1))
         return 0
     for number, row in enumerate(rows):
-        padding = int((row["segments"] == 0).sum())
-        count = int(row["segments"].max())
-        print(
-            f"row {number}: {count:,} pieces of documents, {int(row['weights'].sum()):,} targets, {padding:,} padding"
-        )
-        for segment in range(1, count + 1):
-            print(_piece(row, segment, tokenizer, sys.stdout.isatty()))
+        print(f"row {number}: {_counts(row)}")
+        for which, line in enumerate(_sequences(row), 1):
+            if row["tokens"].ndim > 1:
+                print(f"  sequence {which}: {_counts(line)}")
+            for segment in range(1, int(line["segments"].max()) + 1):
+                print(_piece(line, segment, tokenizer, sys.stdout.isatty()))
     return 0
 
 
+def _counts(row: "Row") -> str:
+    padding, targets = int((row["segments"] == 0).sum()), int((row["weights"] > 0).sum())
+    what = f"a group of {len(row['tokens'])} sequences"
+    if row["tokens"].ndim == 1:
+        what = f"{int(row['segments'].max()):,} pieces of documents"
+    return f"{what}, {targets:,} targets, {padding:,} padding"
+
+
+def _sequences(row: "Row") -> "list[Row]":
+    """Returns the sequences of a row, which is a group of them, or one."""
+    if row["tokens"].ndim == 1:
+        return [row]
+    return [{name: values[i] for name, values in row.items()} for i in range(len(row["tokens"]))]
+
+
 def _piece(row: "Row", segment: int, tokenizer: "Tokenizer", colours: bool) -> str:
-    """Returns a piece of a document in a line: of a terminal, in its colour, and grey from what counts for nothing."""
+    """Returns a piece of a document in a line.
+
+    On a terminal it is in its colour, and grey where a token does not count as a target. Other weights than 1 are
+    numbers before what they are of, on a terminal without those that are 0.
+    """
     inside = row["segments"] == segment
     ids, weights = row["tokens"][inside], row["weights"][inside]
-    ends = "" if weights[-1] else " |"  # The last token predicts nothing.
-    text = json.dumps(tokenizer.decode(ids), ensure_ascii=False)[1:-1]
-    if not colours:
-        return f"  {segment:>3} {printable(text)}{ends}"
-    return f"  {segment:>3} \x1b[{_COLOURS[segment % len(_COLOURS)]}m{printable(text)}\x1b[0m\x1b[90m{ends}\x1b[0m"
+    pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
+    ends = not weights[-1] and row["targets"][inside][-1] == pad_id  # The last token predicts nothing.
+    own = [*weights[: 1 if len(ids) > 1 else 0], *weights[:-1]] or [1.0]  # The first one is shown like the second.
+    cuts = [0, *(i for i in range(1, len(ids)) if own[i] != own[i - 1]), len(ids)]
+    marked = any(weight != 1 for weight in own)
+    shown = ""
+    for start, stop in pairwise(cuts):
+        text = printable(json.dumps(tokenizer.decode(ids[start:stop]), ensure_ascii=False)[1:-1])
+        weight, colour = own[start], _COLOURS[segment % len(_COLOURS)]
+        if not colours:
+            shown += f"[{weight:g}]{text}" if marked else text
+        elif weight:
+            shown += f"\x1b[{colour}m{text}\x1b[0m" if weight == 1 else f"[{weight:g}]\x1b[{colour}m{text}\x1b[0m"
+        else:
+            shown += f"\x1b[90m{text}\x1b[0m"
+    end = ("\x1b[90m |\x1b[0m" if colours else " |") if ends else ""
+    return f"  {segment:>3} {shown}{end}"
 
 
 def _row_json(row: "Row", tokenizer: "Tokenizer") -> dict[str, Any]:
-    segments: np.ndarray = row["segments"]
-    pieces = [tokenizer.decode(row["tokens"][segments == n]) for n in range(1, int(segments.max()) + 1)]
-    return {**{name: values.tolist() for name, values in row.items()}, "pieces": pieces}
+    pieces = [
+        [tokenizer.decode(line["tokens"][line["segments"] == n]) for n in range(1, int(line["segments"].max()) + 1)]
+        for line in _sequences(row)
+    ]
+    found = pieces[0] if row["tokens"].ndim == 1 else pieces
+    return {**{name: values.tolist() for name, values in row.items()}, "pieces": found}
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -131,12 +163,19 @@ def _stats(args: argparse.Namespace) -> int:
 def _summary(data: "PreparedData") -> str:
     found, tokenizer = data.manifest.statistics, data.manifest.tokenizer
     about = "" if found["compared"] == 1 else f", estimated from {found['compared']:.2%} of them"
-    return (
+    group = data.manifest.group
+    lines = [
         f"{found['tokens']:,} tokens of {tokenizer['name']} ({tokenizer['vocab_size']:,}), {found['documents']:,} "
-        f"documents in {len(data.shards):,} shards\n"
-        f"{found['duplicates']:,} are like another before{about}; {found['empty']:,} were empty, and left out; "
-        f"{found['cut']:,} are long, and were tokenised in pieces"
-    )
+        f"{f'groups of {group}' if group > 1 else 'documents'} in {len(data.shards):,} shards",
+        f"{found['duplicates']:,} {'sequences ' if group > 1 else ''}are like another before{about}; "
+        f"{found['empty']:,} were empty, and left out; {found['cut']:,} are long, and were tokenised in pieces",
+    ]
+    if data.shards["weighted"].any() or found.get("masked"):
+        lines.append(f"some tokens have weights; {found['masked']:,} have none that counts, and were left out")
+    if found.get("split"):
+        longest = data.manifest.settings["max_document_tokens"]
+        lines.append(f"{found['split']:,} are longer than {longest:,} tokens, and are there in parts")
+    return "\n".join(lines)
 
 
 def _ratio(source: Any) -> str:

@@ -55,6 +55,8 @@ def _prepare(args: argparse.Namespace) -> int:
     print(
         f"{found['tokens']:,} tokens, {found['documents']:,} documents, {manifest.shards['count']:,} shards: {args.to}"
     )
+    if found["masked"]:
+        print(f"{found['masked']:,} more were left out: all their weights are 0, so that they teach nothing.")
     print(f"Train on it: dovetail train RECIPE --data {args.to}")
     return 0
 

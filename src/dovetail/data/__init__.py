@@ -14,7 +14,11 @@ from ._corpora import ShippedTokenizer as ShippedTokenizer
 from ._corpora import corpus_path as corpus_path
 from ._dataset import Dataset as Dataset
 from ._dataset import TextDataset as TextDataset
+from ._document import Document as Document
+from ._document import Span as Span
 from ._errors import DataError as DataError
+from ._fill_in_the_middle import FillInTheMiddle as FillInTheMiddle
+from ._group_packer import GroupPacker as GroupPacker
 from ._hugging_face import HuggingFaceTokenizer as HuggingFaceTokenizer
 from ._input import Input as Input
 from ._input import TextInput as TextInput
@@ -27,6 +31,7 @@ from ._numbered import NumberedInput as NumberedInput
 from ._packing import FIELDS as FIELDS
 from ._packing import BestFitPacker as BestFitPacker
 from ._packing import ConcatPacker as ConcatPacker
+from ._packing import ConsecutivePacker as ConsecutivePacker
 from ._packing import Packer as Packer
 from ._packing import Row as Row
 from ._packing import State as State
@@ -34,9 +39,9 @@ from ._parquet import Parquet as Parquet
 from ._prepare import Preparation as Preparation
 from ._prepare import Progress as Progress
 from ._prepared import PreparedDataset as PreparedDataset
+from ._run import Tokens as Tokens
 from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
 from ._skipped import Skipped as Skipped
-from ._source import Document as Document
 from ._source import FileSource as FileSource
 from ._source import Source as Source
 from ._spec import Batch as Batch
@@ -48,4 +53,5 @@ from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
 from ._tokenizer import Tokenizer as Tokenizer
+from ._transform import DocumentTransform as DocumentTransform
 from ._weights import WeightSchedule as WeightSchedule

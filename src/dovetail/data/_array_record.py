@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dovetail.config import Component
+from dovetail.config import Component, ConfigError
 
-from ._errors import DataError, optional_import
+from ._document import Document, FieldNames, document_of_record, group_size, problem_of
+from ._errors import DataError, optional_import, place_of
 from ._files import Cache, decode
-from ._jsonl import content_of_record
-from ._source import Document, FileSource
+from ._source import FileSource
 
 Records = Literal["text", "json", "uint16", "uint32"]
 
@@ -25,10 +25,13 @@ class ArrayRecord(FileSource):
     class Config(FileSource.Config):
         # What a record holds: UTF-8 text, a JSON object with the document in `field`, or token ids, low byte first.
         records: Records = "text"
-        field: str = "text"
+        field: str | tuple[str, ...] = "text"  # Of objects; several: texts that belong together, such as two answers.
+        prompt: str | None = None  # A field whose text comes first, and is no target.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        if problem := problem_of(cfg.field, cfg.prompt):
+            raise ConfigError(f"{place_of(self, 'field')}: {problem}")
         self._open = Cache(self._open_file, limit=64)
         self._set_counts(map(self._count, range(len(self.files))))
         self._check_first()
@@ -49,7 +52,11 @@ class ArrayRecord(FileSource):
                 (raw,) = reader.read([at])
         except RuntimeError as e:
             raise DataError(f"{place}: cannot be read: {e}") from e
-        return Document(content_of_bytes(raw, self.cfg.records, self.cfg.field, place))
+        return document_of_bytes(raw, self.cfg.records, self.cfg.field, self.cfg.prompt, place)
+
+    @property
+    def group(self) -> int:
+        return group_size(self.cfg.field) if self.cfg.records == "json" else 1
 
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}: record {at}"
@@ -64,18 +71,18 @@ def open_records(path: str, name: str, component: Component | None = None) -> An
     return reader
 
 
-def content_of_bytes(raw: bytes, kind: Records, field: str, place: str) -> str | np.ndarray:
+def document_of_bytes(raw: bytes, kind: Records, field: FieldNames, prompt: str | None, place: str) -> Document:
     """Returns the document in a record."""
     if kind in ("uint16", "uint32"):
         dtype = np.dtype(kind).newbyteorder("<")
         if len(raw) % dtype.itemsize:
             raise DataError(f"{place}: {len(raw)} bytes are not a whole number of {kind}.")
-        return np.frombuffer(raw, dtype)
+        return Document(np.frombuffer(raw, dtype))
     text = decode(raw, place, 0)
     if kind == "text":
-        return text
+        return Document(text)
     try:
         record = json.loads(text)
     except ValueError as e:
         raise DataError(f"{place}: not JSON: {e}.") from None
-    return content_of_record(record, field, lambda: place)
+    return document_of_record(record, field, prompt, lambda: place)

@@ -39,7 +39,7 @@ class Arrow(Table):
     def _read_group(self, key: tuple[int, int]) -> Any:
         file, group = key
         with self._batches.use(file) as batches:
-            return batches[group].column(self.cfg.column)
+            return batches[group].select(self._names)
 
     def blocks(self) -> np.ndarray | None:
         return None

@@ -72,6 +72,7 @@ def join_batches(parts: Sequence[Batch]) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def empty_row(seq_len: int, pad_id: int) -> Row:
+def empty_row(shape: tuple[int, ...], pad_id: int) -> Row:
     """Returns a row of padding, which counts for nothing."""
-    return make_row((), seq_len=seq_len, pad_id=pad_id)
+    row = make_row((), seq_len=shape[-1], pad_id=pad_id)
+    return {name: np.broadcast_to(values, shape) for name, values in row.items()}

@@ -11,7 +11,17 @@ import numpy as np
 from dovetail.config import ConfigError, from_json
 
 from ._errors import DataError
-from ._manifest import BLOCK, LENGTH, ORIGIN, read_manifest, read_table, shard_name
+from ._manifest import (
+    BLOCK,
+    LENGTH,
+    ORIGIN,
+    WEIGHT,
+    line_type,
+    read_lines,
+    read_manifest,
+    read_table,
+    shard_name,
+)
 from ._places import Place, Range, open_place
 from ._tokenizer import Tokenizer
 
@@ -19,10 +29,11 @@ _TABLES = 4096  # Tables of blocks that are kept: some kilobytes each.
 
 
 class Block(NamedTuple):
-    """Documents that lie together."""
+    """Documents that lie together, or groups of sequences."""
 
     tokens: np.ndarray  # [N], uint16 or uint32.
-    lengths: np.ndarray  # [documents].
+    lengths: np.ndarray  # [sequences].
+    weights: np.ndarray | None = None  # [N], float32: of each token as a target; None: 1.
 
 
 class PreparedData:
@@ -70,33 +81,40 @@ class PreparedData:
         tables = self._tables_of([shard for shard, _ in located])
         ranges = list[Range]()
         checks = list[int]()
+        line = line_type(BLOCK, self.manifest.format).itemsize
         for shard, number in located:
             table, name = tables[shard], self.name(shard)
             tokens, documents = _bounds(table["tokens"], number), _bounds(table["documents"], number)
-            size, head = self.manifest.dtype.itemsize, len(table) * BLOCK.itemsize
+            size, head = self.manifest.dtype.itemsize, len(table) * line
             ranges.append(Range(f"{name}.tokens", tokens[0] * size, tokens[1] * size))
             starts = [head + each * LENGTH.itemsize for each in documents]
             ranges.append(Range(f"{name}.index", starts[0], starts[1]))
             checks += [int(table["tokens_crc"][number]), int(table["lengths_crc"][number])]
+            if self.shards[shard]["weighted"]:
+                ranges.append(Range(f"{name}.weights", tokens[0] * WEIGHT.itemsize, tokens[1] * WEIGHT.itemsize))
+                checks.append(int(table["weights_crc"][number]))
         found = self.place.read_ranges(ranges)
         for data, part, crc in zip(found, ranges, checks, strict=True):
             _check(data, crc, f"{self.place.named(part.name)}, bytes {part.start} to {part.stop}")
-        return [
-            Block(np.frombuffer(tokens, self.manifest.dtype), np.frombuffer(lengths, LENGTH))
-            for tokens, lengths in zip(found[::2], found[1::2], strict=True)
-        ]
+        each, read = iter(found), list[Block]()
+        for shard, _ in located:
+            tokens, lengths = np.frombuffer(next(each), self.manifest.dtype), np.frombuffer(next(each), LENGTH)
+            weights = np.frombuffer(next(each), WEIGHT) if self.shards[shard]["weighted"] else None
+            read.append(Block(tokens, lengths, weights))
+        return read
 
     def _tables_of(self, shards: Sequence[int]) -> dict[int, np.ndarray]:
         """Returns the lines for the blocks of shards; those that are not kept are read together."""
         with self._lock:
             found = {shard: self._tables[shard] for shard in shards if shard in self._tables}
         missing = [shard for shard in dict.fromkeys(shards) if shard not in found]
-        sizes = [int(self.shards[shard]["blocks"]) * BLOCK.itemsize for shard in missing]
+        line = line_type(BLOCK, self.manifest.format).itemsize
+        sizes = [int(self.shards[shard]["blocks"]) * line for shard in missing]
         names = [f"{self.name(shard)}.index" for shard in missing]
         read = self.place.read_ranges([Range(name, 0, size) for name, size in zip(names, sizes, strict=True)])
         for shard, name, data in zip(missing, names, read, strict=True):
             _check(data, int(self.shards[shard]["blocks_crc"]), self.place.named(name))
-            found[shard] = np.frombuffer(data, BLOCK)
+            found[shard] = read_lines(data, BLOCK, self.manifest.format)
         with self._lock:
             self._tables.update(found)
             for shard in list(self._tables)[: max(len(self._tables) - _TABLES, 0)]:
@@ -109,6 +127,14 @@ class PreparedData:
         data = self.place.need(name)
         _check(data, int(self.shards[shard]["origin_crc"]), self.place.named(name))
         return np.frombuffer(data, ORIGIN)
+
+    def where(self, block: int, number: int) -> str:
+        """Returns where a sequence of a block comes from, as messages name it. Slow."""
+        shard, at = self.locate(block)
+        first = _bounds(self._tables_of([shard])[shard]["documents"], at)[0]
+        origin = self.origins(shard)[first + number]
+        file = self.manifest.sources[int(origin["source"])]["file"]
+        return f"{file}: {'row' if str(file).endswith('.parquet') else 'byte'} {int(origin['at'])}"
 
     def problems(self) -> Iterator[tuple[int, list[str]]]:
         """Yields what is wrong with the files of each shard, with its number. Reads all of it."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ._errors import DataError
+from ._fitting import COUNTS
 from ._packing import State
 from ._skipped import joined_skips
 
@@ -104,7 +105,7 @@ def in_changed_documents(
     grown = now["documents"] - was["documents"]
     same_order = grown >= 0 and is_start and _same(old, now, "seed", "shuffle")
     if same_order and num_streams == len(states):
-        same_tokens = old.same_tokens and _same(old, now, "add_bos", "add_eos")
+        same_tokens = old.same_tokens and _same(old, now, "add_bos", "add_eos", "transforms")
         after = [_repacked(state, first, same_tokens, _same(old, now, "packer")) for state in before]
         notes += _of_rows(before, after, _same(old, now, "packer"))
         if grown:
@@ -131,16 +132,17 @@ def in_changed_documents(
                 "in this epoch some come twice, and others not at all"
             )
         after = [{**first, "document": -(-(place - stream) // num_streams)} for stream in range(num_streams)]
+        after[0] |= _counts(before)
     skips = joined_skips(before, num_streams)
     return Carried(
         [{**for_packer(state), **epochs.state(), **each} for state, each in zip(after, skips, strict=True)], notes
     )
 
 
-def in_other_rows(states: Sequence[State | None], first: State, same_packer: bool) -> Carried:
+def in_other_rows(states: Sequence[State | None], first: State, old: Old, now: Mapping[str, Any]) -> Carried:
     """Returns positions in the same documents, in the same order, for a packer that starts at `first`."""
-    before = [state or first for state in states]
-    after = [_repacked(state, first, True, same_packer) for state in before]
+    before, same_packer = [state or first for state in states], _same(old, now, "packer")
+    after = [_repacked(state, first, _same(old, now, "transforms"), same_packer) for state in before]
     return Carried(after, _of_rows(before, after, same_packer))
 
 
@@ -152,7 +154,7 @@ def _of_rows(before: Sequence[State], after: Sequence[State], same_packer: bool)
 
 
 def _same(old: Old, now: Mapping[str, Any], *names: str) -> bool:
-    return all(old.about[name] == now[name] for name in names)
+    return all(old.about.get(name) == now.get(name) for name in names)
 
 
 def _has_begun(state: State) -> bool:
@@ -164,9 +166,16 @@ def _repacked(state: State, first: State, same_tokens: bool, same_packer: bool) 
     """Returns a position in the same documents for a packer that starts at `first`, which may be another one."""
     if same_packer and same_tokens:
         return state
+    found = {**first, **_counts([state]), "document": state["document"]}
     if "token" in state and "token" in first and same_tokens:  # Any length of rows: tokens follow each other.
-        return {**first, "document": state["document"], "token": state["token"]}
-    return {**first, "document": state["document"]}
+        found["token"] = state["token"]
+    return found
+
+
+def _counts(states: Sequence[State]) -> State:
+    """Returns what packers have counted in positions."""
+    found = {name: sum(state.get(name, 0) for state in states) for name in COUNTS}
+    return {name: count for name, count in found.items() if count}
 
 
 def _epochs_begun(states: Sequence[State], epochs: Epochs) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text and a tokenizer that come with dovetail, so that a first run needs no download; origin and licence too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +10,10 @@ import numpy as np
 
 from dovetail.config import ConfigError, did_you_mean
 
+from ._document import Document
 from ._errors import child_path, place_of
 from ._hugging_face import HuggingFaceTokenizer
-from ._source import Document, Source
+from ._source import Source
 from ._text import TextFiles
 from ._tokenizer import Tokenizer
 
@@ -102,6 +103,9 @@ class ShippedTokenizer(Tokenizer):
     @property
     def pad_id(self) -> int | None:
         return self._inner.pad_id
+
+    def vocabulary(self) -> Mapping[str, int]:
+        return self._inner.vocabulary()
 
     def encode(self, text: str) -> np.ndarray:
         return self._inner.encode(text)

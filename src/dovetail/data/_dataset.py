@@ -11,13 +11,16 @@ import numpy as np
 from dovetail.config import REQUIRED, Component, ConfigError
 
 from ._change import FILES, Carried, ChangedDataError, Epochs, Old, files_up_to, for_packer, in_changed_documents
+from ._document import Content, Document, Span
 from ._errors import DataError, child_path, place_of
+from ._fitting import COUNTS
 from ._order import Order
 from ._packing import ConcatPacker, Packer, Row, State
-from ._run import NumberedReader
+from ._run import NumberedReader, Tokens, is_masked, joined
 from ._skipped import LEAST, Skipped, Skips, skipped_in
-from ._source import Document, Source
+from ._source import Source
 from ._tokenizer import Tokenizer, check_ids, special_to_add
+from ._transform import DocumentTransform, Transforms
 
 
 class Dataset(Component, abc.ABC):
@@ -31,6 +34,10 @@ class Dataset(Component, abc.ABC):
         seq_len: int = REQUIRED  # Both are set by the parent.
         seed: int = REQUIRED
 
+        def row_shape(self, seq_len: int) -> tuple[int, ...]:
+            """Returns the shape of each field of a row."""
+            return (seq_len,)
+
     def __init__(self, cfg: Config, *, tokenizer: Tokenizer, rows_per_step: int = 1, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._tokenizer, self._rows_per_step = tokenizer, rows_per_step
@@ -43,6 +50,11 @@ class Dataset(Component, abc.ABC):
     @abc.abstractmethod
     def is_endless(self) -> bool:
         """Whether the rows never end."""
+
+    @property
+    def rows_go_on(self) -> bool:
+        """Whether each row of a stream starts where the one before ended, so that each row of a batch is a stream."""
+        return False
 
     @abc.abstractmethod
     def fingerprint(self) -> dict[str, Any]:
@@ -88,6 +100,7 @@ class TextDataset(Dataset):
     class Config(Dataset.Config):
         source: Source.Config = REQUIRED
         packer: Packer.Config = ConcatPacker.Config()
+        transforms: tuple[DocumentTransform.Config, ...] = ()  # Of documents, one after the other.
         shuffle: bool = True
         epochs: int | None = None  # None: without end.
         add_bos: bool = False  # Whether a document starts with the bos token of the tokenizer.
@@ -95,6 +108,9 @@ class TextDataset(Dataset):
         on_bad_document: Literal["error", "skip"] = "error"
         max_bad_share: float = 0.01  # Of documents, at least 1,000: if more are left out, it is an error all the same.
         may_change: ClassVar[frozenset[str]] = frozenset({"on_bad_document", "max_bad_share"})  # When a run is resumed.
+
+        def row_shape(self, seq_len: int) -> tuple[int, ...]:
+            return self.packer.row_shape(seq_len)
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -107,7 +123,9 @@ class TextDataset(Dataset):
         self._packer: Packer = packer.build(path=child_path(self, "packer"))
         self._bos = special_to_add(self, "add_bos", self._tokenizer.bos_id)
         self._eos = special_to_add(self, "add_eos", self._tokenizer.eos_id)
+        self._transforms = Transforms(cfg.transforms, self, self._tokenizer, cfg.seed)
         self._source: Source = cfg.source.build(path=child_path(self, "source"))
+        check_group(self._packer, self._source.group, place_of(self))
         self._order = self._order_of(len(self._source))
         self._older: dict[int, Order] = {}  # Of epochs that had fewer documents.
 
@@ -123,6 +141,10 @@ class TextDataset(Dataset):
     def is_endless(self) -> bool:
         return self.cfg.epochs is None
 
+    @property
+    def rows_go_on(self) -> bool:
+        return self._packer.rows_go_on
+
     def fingerprint(self) -> dict[str, Any]:
         ends = self._source.ends()
         fields = ("seed", "shuffle", "epochs", "add_bos", "add_eos")
@@ -130,8 +152,9 @@ class TextDataset(Dataset):
             "documents": len(self._source),
             "bytes": self._source.size(),
             **({} if ends is None else {FILES: files_up_to(ends, len(self._source))}),
-            "packer": repr(self._packer.cfg),
+            "packer": self._packer.fingerprint(),
             **{name: getattr(self.cfg, name) for name in fields},
+            **self._transforms.fingerprint(),
         }
 
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
@@ -139,26 +162,32 @@ class TextDataset(Dataset):
         state = state or self._packer.first(0)
         empty, bad, skips, epochs = 0, 0, Skips(state), Epochs(count, state)
 
-        def read(number: int) -> np.ndarray | None:
+        def read(number: int) -> list[Tokens] | None:
             nonlocal empty, bad
             epoch, at, documents = epochs(stream + number * num_streams)
             if self.cfg.epochs is not None and epoch >= self.cfg.epochs:
                 return None
             index = self._order_among(documents)(epoch, at)
-            tokens = self._tokens_or_none(index)
-            bad = bad + 1 if tokens is None else 0
-            if tokens is None:
+            found = self._sequences_or_none(index)
+            bad = bad + 1 if found is None else 0
+            if found is None:
                 skips.add(number, index)
-                tokens = np.zeros(0, np.int32)
             if bad > LEAST:  # Of all streams together it is checked with each batch; there may never be another one.
                 reason = self._why_skipped(index).reason
                 raise DataError(f"more than {LEAST:,} documents in a row cannot be used. The last:\n  {reason}")
-            empty = 0 if len(tokens) else empty + 1
-            if empty == count:
-                raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty{self._or_bad()}.")
-            return tokens
+            if found is None or not all(len(each.ids) for each in found):  # Of a group, none without the others.
+                empty += 1
+                if empty == count:
+                    raise DataError(f"{place_of(self, 'source')}: all {count} documents are empty{self._or_bad()}.")
+                return [Tokens(np.zeros(0, np.int32))] * self._source.group
+            empty = 0
+            return self._transforms(found, epoch, index) if self._transforms else found
 
-        for row, after in self._packer.rows(NumberedReader(read), for_packer(state)):
+        def where(number: int) -> str:
+            epoch, at, documents = epochs(stream + number * num_streams)
+            return self._source.place(self._order_among(documents)(epoch, at))
+
+        for row, after in self._packer.rows(NumberedReader(read, where), for_packer(state)):
             yield row, {**after, **epochs.state(), **skips.up_to(after["document"])}
 
     def _order_among(self, documents: int) -> Order:
@@ -179,10 +208,10 @@ class TextDataset(Dataset):
     def _or_bad(self) -> str:
         return "" if self.cfg.on_bad_document == "error" else ", or cannot be used"
 
-    def _tokens_or_none(self, index: int) -> np.ndarray | None:
-        """Returns the tokens of a document; None if it cannot be used, and is to be left out."""
+    def _sequences_or_none(self, index: int) -> list[Tokens] | None:
+        """Returns a document as tokens; None if it cannot be used, and is to be left out."""
         try:
-            return self.tokens(index)
+            return self.sequences(index)
         except DataError as e:
             if self.cfg.on_bad_document == "skip":
                 return None
@@ -191,7 +220,7 @@ class TextDataset(Dataset):
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         documents = sum(state["document"] for state in states if state)
         epoch, at, count = Epochs(len(self._source), next(iter(states), None))(documents)
-        found = {"documents": float(documents), "epochs": epoch + at / count}
+        found = {"documents": float(documents), "epochs": epoch + at / count, **count_figures(states)}
         skipped = sum(skipped_in(state)[0] for state in states)
         return {**found, "skipped": float(skipped)} if skipped or self.cfg.on_bad_document == "skip" else found
 
@@ -203,7 +232,7 @@ class TextDataset(Dataset):
         place, reason = f"document {index}", "now it can be read"
         try:
             place = self._source.place(index)
-            self.tokens(index)
+            self.sequences(index)
         except IndexError:
             reason = "it is not there any more"
         except (DataError, OSError) as e:
@@ -223,23 +252,57 @@ class TextDataset(Dataset):
 
     def tokens(self, index: int) -> np.ndarray:
         """Returns the tokens of a document of the source, bos and eos included. An empty document has none."""
+        return joined([sequence.ids for sequence in self.sequences(index)])
+
+    def sequences(self, index: int) -> list[Tokens]:
+        """Returns a document of the source as tokens, bos and eos included: one sequence, or those of a group."""
         document = self._source[index]
-        ids = self._encode(document, index)
-        if not len(ids):
-            return ids
+        found = [self._sequence(content, document, index) for content in document.sequences]
+        if masked := [number for number, each in enumerate(found, 1) if is_masked(each.weights)]:
+            what = f"sequence {masked[0]} of it" if len(found) > 1 else "it"
+            raise DataError(f"{self._source.place(index)}: all weights are 0: {what} teaches nothing.")
+        return found
+
+    def _sequence(self, content: Content, document: Document, index: int) -> Tokens:
+        spans = content if isinstance(content, list) else [Span(content)]
+        parts = [self._encode(span.content, index) for span in spans]
+        if not any(map(len, parts)):
+            return Tokens(np.zeros(0, np.int32))
         before = self._bos if document.starts else []
         after = self._eos if document.ends else []
-        return np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
+        ids = np.concatenate([np.array(before, np.int32), *parts, np.array(after, np.int32)])
+        if all(span.weight == 1 for span in spans):
+            return Tokens(ids)
+        weights = [span.weight for span in spans]
+        counts = [len(before), *map(len, parts), len(after)]
+        return Tokens(ids, np.repeat(np.array([weights[0], *weights, weights[-1]], np.float32), counts))
 
-    def _encode(self, document: Document, index: int) -> np.ndarray:
-        ids = document.content
+    def _encode(self, content: str | np.ndarray, index: int) -> np.ndarray:
+        ids = content
         if isinstance(ids, str):
             try:
                 ids = self._tokenizer.encode(ids)
             except Exception as e:  # Each library has its own error for text that is not Unicode.
-                raise DataError(f"{self._source.place(index)}: {why_not_encoded(document.content)}: {e}") from e
+                raise DataError(f"{self._source.place(index)}: {why_not_encoded(content)}: {e}") from e
         check_ids(ids, self._tokenizer.vocab_size, lambda: self._source.place(index))
         return ids.astype(np.int32, copy=False)
+
+
+def check_group(packer: Packer, group: int, place: str) -> None:
+    """Raises if a packer is not made for documents of so many sequences."""
+    if packer.group != group:
+        has = f"groups of {group} sequences" if group > 1 else "documents of one sequence"
+        raise ConfigError(
+            f"{place}: the data has {has}, and {type(packer).__name__} packs "
+            f"{f'groups of {packer.group}' if packer.group > 1 else 'documents of one'}.\n"
+            + (f"  Use packer=GroupPacker.Config(size={group})." if group > 1 else "  Use another packer.")
+        )
+
+
+def count_figures(states: Sequence[State | None]) -> dict[str, float]:
+    """Returns what packers have counted up to a position of documents that they cut or left out."""
+    names = [name for name in COUNTS if name != "ended" and any(name in state for state in states if state)]
+    return {name: float(sum(state.get(name, 0) for state in states if state)) for name in names}
 
 
 def why_not_encoded(content: Any) -> str:

@@ -70,6 +70,9 @@ class HuggingFaceTokenizer(Tokenizer):
     def pad_id(self) -> int | None:
         return self._pad_id
 
+    def vocabulary(self) -> Mapping[str, int]:
+        return self._library.get_vocab(with_added_tokens=True)
+
     def encode(self, text: str) -> np.ndarray:
         (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)  # Fast: without offsets.
         return np.array(encoding.ids, np.int32)

@@ -107,6 +107,8 @@ class Input(Component, abc.ABC):
 class TextInput(Input):
     """Tokens to train a decoder language model on: `tokens`, `targets`, `weights`, `segments`, `positions`, all [B, T].
 
+    With a `GroupPacker` they are [B, K, T]: the K sequences of a group are in one row.
+
     A finite data set ends with a batch filled up with rows of weight 0; use `epochs=1, shuffle=False` to evaluate.
 
     With one stream, each process reads all of the data and keeps its rows; that is simple, and fast enough for small
@@ -127,10 +129,11 @@ class TextInput(Input):
 
         def batch_specs(self) -> tuple[BatchSpec, ...]:
             """Returns the one that there is: fields of tokens."""
-            shape, axes = (self.batch_size, self.seq_len), (ROW_AXIS, "seq")
+            row = self.dataset.row_shape(self.seq_len)
+            shape, axes = (self.batch_size, *row), (ROW_AXIS, *[None] * (len(row) - 1), "seq")
             fields = {name: Field(shape, np.dtype(dtype).name, axes) for name, dtype in FIELDS.items()}
             fields["weights"] = dataclasses.replace(fields["weights"], padding=0)
-            return (BatchSpec(fields, "token", self.batch_size * self.seq_len, counted="weights"),)
+            return (BatchSpec(fields, "token", math.prod(shape), counted="weights"),)
 
         def shares_files(self, other: Input.Config) -> bool:
             """Whether the other input has the same tokenizer."""
@@ -149,12 +152,23 @@ class TextInput(Input):
         dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
         given = {"tokenizer": self.tokenizer, "rows_per_step": cfg.batch_size}
         self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), **given)
+        self._check_streams_of_rows()
         several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.is_endless else 1
+        several = cfg.batch_size if self._dataset.rows_go_on else several
         self._num_streams = several if cfg.streams is None else cfg.streams
         if self._num_streams > 1 and not self._dataset.is_endless:
             raise ConfigError(
                 f"{place_of(self, 'streams')}: is {self._num_streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
+            )
+
+    def _check_streams_of_rows(self) -> None:
+        """Raises if rows go on in the batch after, and not each in a stream of its own."""
+        if self._dataset.rows_go_on and self.cfg.streams not in (None, self.cfg.batch_size):
+            raise ConfigError(
+                f"{place_of(self, 'streams')}: is {self.cfg.streams}, and each row of a batch goes on in the next "
+                f"one, so that it must be a stream of its own.\n"
+                f"  Use streams={self.cfg.batch_size}, the batch_size, or another packer."
             )
 
     def files(self) -> Mapping[str, bytes]:
@@ -243,7 +257,7 @@ class TextInput(Input):
     def _start(self, shard_index: int, shard_count: int, states: dict[str, State]) -> list[Any]:
         """Starts what makes the batches of a process: generators, or workers that run them."""
         cfg, pad_id = self.cfg, self.tokenizer.pad_id
-        empty = empty_row(cfg.seq_len, 0 if pad_id is None else pad_id)
+        empty = empty_row(cfg.dataset.row_shape(cfg.seq_len), 0 if pad_id is None else pad_id)
         shares = shares_of(
             shard=shard_index,
             num_shards=shard_count,

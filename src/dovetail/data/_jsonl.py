@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.config import did_you_mean
+from dovetail.config import ConfigError
 
-from ._errors import DataError
+from ._document import Document, document_of_record, group_size, problem_of
+from ._errors import DataError, place_of
 from ._files import BOM, decode, line_of, opened_files, read_range
-from ._source import Document, FileSource, checked_content
+from ._source import FileSource
 
 _CHUNK = 1 << 24
 
@@ -20,15 +21,20 @@ _CHUNK = 1 << 24
 class JsonLines(FileSource):
     """Documents in JSON Lines files, as text or as a list of token ids. Blank lines do not count.
 
+    A document may be a list of parts with weights: `[{"text": "Question", "weight": 0}, {"text": "Answer"}]`.
+
     Files may be compressed (.gz, .zst). All are scanned once for their line ends; the index takes 16 bytes of memory
     for each line.
     """
 
     class Config(FileSource.Config):
-        field: str = "text"
+        field: str | tuple[str, ...] = "text"  # Several: texts that belong together, such as two answers.
+        prompt: str | None = None  # A field whose text comes first, and is no target.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        if problem := problem_of(cfg.field, cfg.prompt):
+            raise ConfigError(f"{place_of(self, 'field')}: {problem}")
         self._lines = list(map(_index_lines, self._paths, self.files))
         self._set_counts(map(len, self._lines))
         self._open = opened_files()
@@ -41,21 +47,14 @@ class JsonLines(FileSource):
             record = json.loads(text)
         except ValueError as e:
             raise DataError(f"{self._place(file, at)}: not JSON: {e}.") from None
-        return Document(content_of_record(record, self.cfg.field, lambda: self._place(file, at)))
+        return document_of_record(record, self.cfg.field, self.cfg.prompt, lambda: self._place(file, at))
+
+    @property
+    def group(self) -> int:
+        return group_size(self.cfg.field)
 
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}:{line_of(self._paths[file], int(self._lines[file][at][0]))}"
-
-
-def content_of_record(record: Any, field: str, place: Any) -> str | np.ndarray:
-    """Returns the document in a JSON object; `place()` says where the object is."""
-    if not isinstance(record, dict):
-        raise DataError(f"{place()}: expected a JSON object, found {record!r:.60} ({type(record).__name__}).")
-    if field not in record:
-        hint = did_you_mean(field, record) or f" It has: {', '.join(record) or 'nothing'}."
-        raise DataError(f"{place()}: the record has no field {field!r}.{hint}")
-    content = record[field]
-    return content if isinstance(content, str) else checked_content(content, f"field {field!r}", place())
 
 
 def _index_lines(plain: str, file: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a preparation: what all units have made, put together, and the manifest that says that it is there."""
 
+import dataclasses
 import json
 import zlib
 from collections import Counter
@@ -12,7 +13,7 @@ import numpy as np
 from ._errors import DataError
 from ._manifest import MANIFEST, ORIGIN, SHARD, TABLE, Manifest, read_manifest, shard_name
 from ._places import Place
-from ._shard import Counts
+from ._shard import TOTALS, Counts
 from ._tokenizer import Tokenizer
 from ._unit_maker import record_name
 
@@ -31,9 +32,11 @@ def write_manifest(place: Place, plan: Mapping[str, Any], tokenizer: Tokenizer, 
             counts[int(source)].add(Counts(**found))
         lengths.update({int(bits): count for bits, count in record["lengths"].items()})
     table = _table(records)
-    total = {name: sum(getattr(each, name) for each in counts) for name in ("documents", "tokens", "empty", "cut")}
+    total = {name: sum(getattr(each, name) for each in counts) for name in TOTALS}
     if not total["documents"]:
-        raise DataError(f"{', '.join(each['file'] for each in plan['sources'])}: there is no document in all of it.")
+        masked = f" All weights of {total['masked']:,} are 0, so that they teach nothing." if total["masked"] else ""
+        files = ", ".join(each["file"] for each in plan["sources"])
+        raise DataError(f"{files}: there is no document in all of it.{masked}")
     for name, content in tokenizer.files().items():
         place.write(f"tokenizer/{name}", content)
     place.write(TABLE, table.tobytes())
@@ -42,10 +45,7 @@ def write_manifest(place: Place, plan: Mapping[str, Any], tokenizer: Tokenizer, 
     manifest = Manifest(
         tokenizer={**plan["tokenizer"], "files": files},
         settings=dict(plan["settings"]),
-        sources=[
-            {**source, "documents": c.documents, "tokens": c.tokens, "empty": c.empty, "cut": c.cut, "digest": c.digest}
-            for source, c in zip(plan["sources"], counts, strict=True)
-        ],
+        sources=[{**source, **dataclasses.asdict(each)} for source, each in zip(plan["sources"], counts, strict=True)],
         shards={"count": len(table), "blocks": int(table["blocks"].sum()), "crc32": crc},
         statistics={
             **total,

@@ -40,6 +40,13 @@ class Mixture(Dataset):
         weights: Mapping[str, Weight] = REQUIRED  # For each part, more than 0, or a schedule; they need not sum to 1.
         by: Literal["rows", "tokens", "documents"] = "rows"  # What weights are proportions of.
 
+        def row_shape(self, seq_len: int) -> tuple[int, ...]:
+            shapes = {name: part.row_shape(seq_len) for name, part in self.parts.items()}
+            if len(set(shapes.values())) > 1:
+                found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+                raise ConfigError(f"Mixture: rows have several shapes: {found}. Use parts with rows of one shape.")
+            return next(iter(shapes.values()), (seq_len,))
+
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._check_names()
@@ -48,6 +55,11 @@ class Mixture(Dataset):
             part = part.set(seq_len=cfg.seq_len, seed=derive_seed(cfg.seed, name))
             given = {"tokenizer": self._tokenizer, "rows_per_step": self._rows_per_step}
             self._parts[name] = part.build(path=child_path(self, "parts", name), **given)
+            if self._parts[name].rows_go_on:
+                raise ConfigError(
+                    f"{place_of(self, 'parts')}.{name}: each row goes on where the one before ended, and rows of a "
+                    "mixture come from several parts.\n  Use another packer, or no mixture."
+                )
         weights = {name: cfg.weights[name] for name in cfg.parts}
         self._weights = Weights(weights, self._rows_per_step, place_of(self, "weights"))
         self._offset = derive_seed(cfg.seed, "mixture")

@@ -8,9 +8,10 @@ import numpy as np
 
 from dovetail.config import ConfigError, did_you_mean
 
+from ._document import Document, document_of_record, group_size, names_of, problem_of
 from ._errors import DataError, optional_import, place_of
 from ._files import Cache
-from ._source import Document, FileSource, checked_content
+from ._source import FileSource
 
 
 class Table(FileSource, abc.ABC):
@@ -20,10 +21,13 @@ class Table(FileSource, abc.ABC):
     """
 
     class Config(FileSource.Config):
-        column: str = "text"
+        column: str | tuple[str, ...] = "text"  # Several: texts that belong together, such as two answers.
+        prompt: str | None = None  # A column whose text comes first, and is no target.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
+        if problem := problem_of(cfg.column, cfg.prompt):
+            raise ConfigError(f"{place_of(self, 'column')}: {problem}")
         self._groups = [self._open_file(file) for file in range(len(self.files))]  # Rows to the end of each group.
         self._set_counts(int(ends[-1]) for ends in self._groups)
         self._cache = Cache(self._read_group, limit=4)
@@ -34,40 +38,57 @@ class Table(FileSource, abc.ABC):
 
     @abc.abstractmethod
     def _read_group(self, key: tuple[int, int]) -> Any:
-        """Reads the column of a group, by the numbers of file and group."""
+        """Reads the columns of a group, by the numbers of file and group."""
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns that are read."""
+        return names_of(self.cfg.column, self.cfg.prompt)
 
     def _open_file(self, number: int) -> np.ndarray:
         schema, sizes = self._schema(number)
-        file, column, names = self.files[number], self.cfg.column, schema.names
-        if column not in names:
-            hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
-            raise ConfigError(f"{place_of(self, 'column')}: {file} has no column {column!r}.{hint}")
-        self._check_type(schema.field(column).type, file)
+        file, names = self.files[number], schema.names
+        for column in self._names:
+            if column not in names:
+                hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
+                raise ConfigError(f"{place_of(self, 'column')}: {file} has no column {column!r}.{hint}")
+            self._check_type(column, schema.field(column).type, file)
         if not sum(sizes):
             raise DataError(f"{file}: the table has no rows. Remove the file, or leave it out.")
         return np.cumsum(sizes)
 
-    def _check_type(self, kind: Any, file: str) -> None:
+    def _check_type(self, column: str, kind: Any, file: str) -> None:
         types = optional_import("pyarrow.types", component=self)
         kind = kind.value_type if types.is_dictionary(kind) else kind
         is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
         is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-        if not is_text and not (is_list and types.is_integer(kind.value_type)):
+        is_parts = is_list and types.is_struct(kind.value_type)
+        if not is_text and not is_parts and not (is_list and types.is_integer(kind.value_type)):
             raise ConfigError(
-                f"{place_of(self, 'column')}: column {self.cfg.column!r} of {file} holds {kind}. "
+                f"{place_of(self, 'column')}: column {column!r} of {file} holds {kind}. "
                 "Expected text, or lists of token ids."
             )
 
     def _read(self, file: int, at: int) -> Document:
         group = int(np.searchsorted(self._groups[file], at, side="right"))
         start = int(self._groups[file][group - 1]) if group else 0
-        with self._cache.use((file, group)) as column:
-            cell = column[at - start]
+        with self._cache.use((file, group)) as table:
+            cells = {name: table.column(name)[at - start] for name in self._names}
+        record = {name: self._value(name, cell, self._place(file, at)) for name, cell in cells.items()}
+        return document_of_record(record, self.cfg.column, self.cfg.prompt, lambda: self._place(file, at), "column")
+
+    def _value(self, column: str, cell: Any, place: str) -> Any:
         try:
-            value = cell.values.to_numpy() if hasattr(cell, "values") and cell.is_valid else cell.as_py()
+            values = getattr(cell, "values", None)
+            if values is not None and cell.is_valid and "struct" not in str(values.type):
+                return values.to_numpy()
+            return cell.as_py()
         except ValueError as e:  # Not UTF-8, or a null among the token ids.
-            raise DataError(f"{self._place(file, at)}: column {self.cfg.column!r} cannot be read: {e}") from e
-        return Document(checked_content(value, f"column {self.cfg.column!r}", self._place(file, at)))
+            raise DataError(f"{place}: column {column!r} cannot be read: {e}") from e
+
+    @property
+    def group(self) -> int:
+        return group_size(self.cfg.column)
 
     def _place(self, file: int, at: int) -> str:
         return f"{self.files[file]}: row {at}"
@@ -101,6 +122,6 @@ class Parquet(Table):
         pq = optional_import("pyarrow.parquet", component=self)
         try:
             with pq.ParquetFile(self._paths[file], page_checksum_verification=True) as table:
-                return table.read_row_group(group, columns=[self.cfg.column], use_threads=False).column(0)
+                return table.read_row_group(group, columns=self._names, use_threads=False)
         except (ValueError, OSError) as e:
             raise DataError(f"{self.files[file]}: row group {group} cannot be read: {e}\n  Get the file again.") from e

@@ -20,16 +20,20 @@ from dovetail.config import REQUIRED, Component, ConfigError, to_json
 
 from ._array_record import Records
 from ._claims import Claims
+from ._document import group_size, problem_of
 from ._errors import DataError, child_path, place_of
 from ._manifest import FORMAT, MANIFEST, Manifest, read_manifest
 from ._manifest_maker import write_manifest
 from ._places import Place, open_place
+from ._shard import Sizes
 from ._tokenizer import Tokenizer, special_to_add
 from ._unit_maker import Job, make_unit, record_name, work
 from ._units import Reading, Sources, Stretch
 
 _PLAN = "work/plan.json"
 _TRIES = 3  # Of a unit whose process is killed.
+_LONG = 1 << 20  # Tokens of a document that is stored whole, at most.
+_FEW = 20  # Files.
 _LOOK = 1.0  # Seconds between two looks at what other hosts have done.
 
 
@@ -56,38 +60,60 @@ class Preparation(Component):
         sources: list[str] = REQUIRED
         tokenizer: Tokenizer.Config = REQUIRED
         to: str = REQUIRED  # A directory, or s3://BUCKET/NAME or gs://BUCKET/NAME.
-        field: str = "text"  # Of JSON Lines and records of JSON; the column of a table.
+        # Of JSON Lines and records of JSON; the column of a table. Several: texts that belong together.
+        field: str | tuple[str, ...] = "text"
+        prompt: str | None = None  # A field, or column, whose text comes first, and is no target.
         records: Records = "text"  # What a record of ArrayRecord holds.
         separator: str | None = None  # What stands between two documents of a text; None: a file is one document.
         add_bos: bool = False  # Whether a document starts with the bos token of the tokenizer.
         add_eos: bool = True  # Whether it ends with the eos token.
         shard_bytes: int = 1 << 26  # Of the sources, for a unit of work; of tokens, at most, in a shard.
         block_tokens: int | None = None  # What is read at a time; None: by the size of the sources, at most 65,536.
+        # Of a longer document, parts are stored, each like a document. None: 1,048,576; of a few texts that are a
+        # document each, which must be read in parts to hold some out, fewer.
+        max_document_tokens: int | None = None
         workers: int | None = None  # Processes on this host; None: one for each core, 0: only this one.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        for name, least in {"shard_bytes": 1, "block_tokens": 1, "workers": 0}.items():
+        for name, least in {"shard_bytes": 1, "block_tokens": 1, "max_document_tokens": 1, "workers": 0}.items():
             value = getattr(cfg, name)
             if value is not None and value < least:
                 raise ConfigError(f"{place_of(self, name)}: is {value}. Use {least} or more.")
         if cfg.separator == "":
             raise ConfigError(f"{place_of(self, 'separator')}: is empty. Use None for one document per file.")
+        if problem := problem_of(cfg.field, cfg.prompt):
+            raise ConfigError(f"{place_of(self, 'field')}: {problem}")
         self._tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"))
-        reading = Reading(cfg.field, cfg.separator, cfg.records)
+        reading = Reading(cfg.field, cfg.separator, cfg.records, cfg.prompt)
         self._sources = Sources(cfg.sources, place_of(self, "sources"), reading, self)
+        if len(reading.names) > 1 and (file := self._sources.without_fields()) is not None:
+            names = ", ".join(map(repr, reading.names))
+            raise ConfigError(f"{place_of(self, 'field')}: {names} are fields, and {file} has no records with fields.")
         self._units = self._sources.units(cfg.shard_bytes)
         self._place = open_place(cfg.to, place_of(self, "to"))
         size = sum(file.size for file in self._sources.files)
+        sizes = Sizes(
+            block=cfg.block_tokens or min(max(size >> 12, 1 << 10), 1 << 16),  # So that there are many blocks.
+            document=cfg.max_document_tokens or self._document_tokens(),
+            shard_bytes=cfg.shard_bytes,
+        )
         self._job = Job(
             to=cfg.to,
             sources=self._sources,
             tokenizer=self._tokenizer,
             bos=special_to_add(self, "add_bos", self._tokenizer.bos_id),
             eos=special_to_add(self, "add_eos", self._tokenizer.eos_id),
-            block_tokens=cfg.block_tokens or min(max(size >> 12, 1 << 10), 1 << 16),  # So that there are many blocks.
-            shard_bytes=cfg.shard_bytes,
+            sizes=sizes,
+            group=group_size(cfg.field),
         )
+
+    def _document_tokens(self) -> int:
+        """Returns the largest number of tokens of a document that is stored whole."""
+        files = self._sources.files
+        if len(files) >= _FEW or self.cfg.separator is not None or not self._sources.has_texts_alone:
+            return _LONG
+        return min(max(sum(file.size for file in files) // 80, 1 << 10), _LONG)  # 20 parts, or more.
 
     def run(self, report: Callable[[Progress], None] | None = None) -> Manifest:
         """Prepares the data, or what is left of it to do; returns what there is then."""
@@ -113,13 +139,15 @@ class Preparation(Component):
 
     def _described(self) -> dict[str, Any]:
         """What the result depends on. Of files at URLs, their version; others may be copies of each other."""
-        fields = ("field", "separator", "add_bos", "add_eos", "shard_bytes")
+        fields = ("field", "prompt", "separator", "add_bos", "add_eos", "shard_bytes")
         fields += ("records",) if self.cfg.records != "text" else ()
         return {
             "format": FORMAT,
             "settings": {
                 **{name: getattr(self.cfg, name) for name in fields},
-                "block_tokens": self._job.block_tokens,
+                "block_tokens": self._job.sizes.block,
+                "max_document_tokens": self._job.sizes.document,
+                "group": self._job.group,
             },
             "sources": [
                 {"file": each.name, "bytes": each.size, **({"version": each.version} if each.is_remote else {})}

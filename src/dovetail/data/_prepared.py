@@ -8,7 +8,7 @@ shuffled into each other, and each stream reads windows of its own. So a process
 import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,24 @@ from dovetail.config import REQUIRED, ConfigError
 
 from ._blocks import PreparedData
 from ._change import Carried, Old, in_other_rows
-from ._dataset import Dataset
+from ._dataset import Dataset, check_group, count_figures
 from ._errors import child_path, place_of
 from ._order import derive_seed, permutation, permuted
 from ._packing import ConcatPacker, Packer, Row, State
-from ._run import DocumentPlace, Reader, Run
+from ._run import DocumentPlace, Reader, Run, Tokens, joined_weights
+from ._transform import DocumentTransform, Transforms
+
+
+class Window(NamedTuple):
+    """Some blocks, read together."""
+
+    tokens: np.ndarray
+    weights: np.ndarray | None  # None: all are 1.
+    ends: np.ndarray  # Of sequences.
+    order: np.ndarray  # Of documents.
+    epoch: int
+    blocks: list[int]  # Which they are, and the sequences up to the end of each.
+    block_ends: np.ndarray
 
 
 class PreparedDataset(Dataset):
@@ -32,6 +45,7 @@ class PreparedDataset(Dataset):
     class Config(Dataset.Config):
         path: str = REQUIRED  # A directory, or s3://BUCKET/NAME or gs://BUCKET/NAME.
         packer: Packer.Config = ConcatPacker.Config()
+        transforms: tuple[DocumentTransform.Config, ...] = ()  # Of documents, one after the other.
         shuffle: bool = True
         epochs: int | None = None  # None: without end.
         blocks: int = 16  # Of a window. More shuffle better; each stream has a window in memory.
@@ -39,6 +53,9 @@ class PreparedDataset(Dataset):
         part: Literal["all", "train", "held-out"] = "all"
         held_out: float = 0.05
         may_change: ClassVar[frozenset[str]] = frozenset({"path"})  # Moved: a position knows what was in it.
+
+        def row_shape(self, seq_len: int) -> tuple[int, ...]:
+            return self.packer.row_shape(seq_len)
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -52,6 +69,8 @@ class PreparedDataset(Dataset):
         self._packer: Packer = packer.build(path=child_path(self, "packer"))
         self._data = PreparedData(cfg.path, place_of(self, "path"))
         self._check_tokenizer()
+        check_group(self._packer, self._data.manifest.group, place_of(self))
+        self._transforms = Transforms(cfg.transforms, self, self._tokenizer, cfg.seed)
         self._first, self._count = self._blocks()
 
     def _check_tokenizer(self) -> None:
@@ -70,7 +89,10 @@ class PreparedDataset(Dataset):
         if self.cfg.part == "all":
             return 0, count
         if count < 2:
-            raise ConfigError(f"{place_of(self, 'part')}: the data has 1 block, too few to hold one out. Prepare more.")
+            raise ConfigError(
+                f"{place_of(self, 'part')}: the data has 1 block, too few to hold one out. Prepare "
+                "more, or smaller blocks (block_tokens), or one long document in parts (max_document_tokens)."
+            )
         held_out = min(max(round(count * self.cfg.held_out), 1), 16, count - 1)
         return (0, count - held_out) if self.cfg.part == "train" else (count - held_out, held_out)
 
@@ -78,24 +100,31 @@ class PreparedDataset(Dataset):
     def is_endless(self) -> bool:
         return self.cfg.epochs is None
 
+    @property
+    def rows_go_on(self) -> bool:
+        return self._packer.rows_go_on
+
     def fingerprint(self) -> dict[str, Any]:
         fields = ("seed", "shuffle", "epochs", "blocks", "part", "held_out")
         return {
             "prepared": self._data.manifest.digest,
-            "packer": repr(self._packer.cfg),
+            "packer": self._packer.fingerprint(),
             **{name: getattr(self.cfg, name) for name in fields},
+            **self._transforms.fingerprint(),
         }
 
     def carry(self, states: Sequence[State | None], old: Old, num_streams: int) -> Carried:
         now = self.fingerprint()
-        same = all(old.about.get(name) == value for name, value in now.items() if name != "packer")
+        same = all(old.about.get(name) == value for name, value in now.items() if name not in ("packer", "transforms"))
         if not (same and old.same_tokens and num_streams == len(states)):
             return super().carry(states, old, num_streams)
-        return in_other_rows(states, self._packer.first([0, 0]), old.about["packer"] == now["packer"])
+        return in_other_rows(states, self._packer.first([0, 0]), old, now)
 
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         windows = sum(state["document"][0] for state in states if state)
-        return {"epochs": windows / -(-self._count // self.cfg.blocks)}
+        ended = sum(state.get("ended", 0) for state in states if state)
+        epochs = windows / -(-self._count // self.cfg.blocks)
+        return {"documents": float(ended), "epochs": epochs, **count_figures(states)}
 
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         return self._packer.rows(_Windows(self, stream, num_streams), state)
@@ -105,8 +134,8 @@ class PreparedDataset(Dataset):
         """Whether it takes a while until what is read is there."""
         return self._data.place.is_far
 
-    def window(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Returns the tokens of a window, their documents' ends and order; None past the last epoch."""
+    def window(self, number: int) -> Window | None:
+        """Returns what is read together; None past the last epoch."""
         cfg = self.cfg
         epoch, at = divmod(number, -(-self._count // cfg.blocks))
         if cfg.epochs is not None and epoch >= cfg.epochs:
@@ -115,12 +144,44 @@ class PreparedDataset(Dataset):
         if cfg.shuffle:
             seed = derive_seed(cfg.seed, epoch)
             numbers = [permuted(n, self._count, seed) for n in numbers]
-        read = self._data.read([self._first + n for n in numbers])
+        blocks = [self._first + n for n in numbers]
+        read = self._data.read(blocks)
         ends = np.cumsum(np.concatenate([block.lengths for block in read]), dtype=np.int64)
         tokens = np.concatenate([block.tokens for block in read])
-        if not cfg.shuffle:
-            return tokens, ends, np.arange(len(ends))
-        return tokens, ends, permutation(len(ends), derive_seed(cfg.seed, epoch, at))
+        weights = joined_weights([Tokens(block.tokens, block.weights) for block in read])
+        count = len(ends) // self._data.manifest.group
+        order = permutation(count, derive_seed(cfg.seed, epoch, at)) if cfg.shuffle else np.arange(count)
+        return Window(tokens, weights, ends, order, epoch, blocks, np.cumsum([len(block.lengths) for block in read]))
+
+    def origin(self, window: Window, document: int) -> tuple[int, int]:
+        """Returns the block that a document of a window is from, and the number of its first sequence there."""
+        number = document * self._data.manifest.group
+        nth = int(np.searchsorted(window.block_ends, number, side="right"))
+        return window.blocks[nth], number - (int(window.block_ends[nth - 1]) if nth else 0)
+
+    def where(self, window: Window, document: int) -> str:
+        """Returns where a document of a window comes from, as messages name it. Slow."""
+        return self._data.where(*self.origin(window, document))
+
+    def sequences(self, window: Window, documents: np.ndarray) -> list[Tokens]:
+        """Returns the sequences of documents of a window, one document after the other, as they are given."""
+        group = self._data.manifest.group
+        numbers = documents if group == 1 else (documents[:, None].astype(np.int64) * group + np.arange(group)).ravel()
+        starts, stops = np.append(0, window.ends[:-1])[numbers].tolist(), window.ends[numbers].tolist()
+        ids = [window.tokens[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        if window.weights is None:
+            found = list(map(Tokens, ids))
+        else:
+            weights = [window.weights[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            found = list(map(Tokens, ids, weights))
+        if self._transforms:
+            each = (found[i : i + group] for i in range(0, len(found), group))
+            found = [
+                sequence
+                for sequences, document in zip(each, documents.tolist(), strict=True)
+                for sequence in self._transforms(sequences, window.epoch, *self.origin(window, document))
+            ]
+        return found
 
 
 class _Windows(Reader):
@@ -139,19 +200,20 @@ class _Windows(Reader):
         window = self._window(number)
         if window is None:
             return None
-        tokens, ends, order = window
-        count = len(ends)
-        order = order[skip:]
-        starts = np.append(0, ends[:-1])[order]
-        stops = ends[order]
-        joined = [tokens[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        order, count = window.order[skip:], len(window.order)
+        found = self._dataset.sequences(window, order)
+        ids = [each.ids for each in found]
 
         def nth(document: int) -> DocumentPlace:
             return [number, skip + document] if skip + document < count else [number + 1, 0]
 
-        return Run(np.concatenate(joined), np.cumsum(stops - starts), nth)
+        def where(document: int) -> str:
+            return self._dataset.where(window, int(order[document]))
 
-    def _window(self, number: int) -> Any:
+        ends = np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)))
+        return Run(np.concatenate(ids), ends, nth, joined_weights(found), len(found) // len(order), where)
+
+    def _window(self, number: int) -> Window | None:
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead and ahead[0] == number else self._dataset.window(self._nth(number))
         if self._dataset.is_far:

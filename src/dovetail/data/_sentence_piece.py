@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SentencePiece models, as many published language models use them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +48,9 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def pad_id(self) -> int | None:
         return _id_or_none(self._model.pad_id())
+
+    def vocabulary(self) -> Mapping[str, int]:
+        return {self._model.id_to_piece(token): token for token in range(self.vocab_size)}
 
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._model.encode(text), np.int32)

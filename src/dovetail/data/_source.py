@@ -4,28 +4,18 @@
 import abc
 import os
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dovetail.config import REQUIRED, Component
 
 from ._compressed import local_copy
+from ._document import Document
 from ._errors import DataError, place_of
 from ._files import find_files
 
 _FIRST = 10  # Documents of which at least one must be good.
-
-
-class Document(NamedTuple):
-    """What a source gives: text, or token ids as they are.
-
-    A document too long to be read at once comes in several parts; only the first `starts` and only the last `ends`.
-    """
-
-    content: str | np.ndarray
-    starts: bool = True
-    ends: bool = True
 
 
 class Source(Component, abc.ABC):
@@ -57,6 +47,11 @@ class Source(Component, abc.ABC):
     def ends(self) -> np.ndarray | None:
         """How many documents there are up to the end of each file; None if there are no files to speak of."""
         return None
+
+    @property
+    def group(self) -> int:
+        """How many sequences each document has: more than 1 where several belong together."""
+        return 1
 
 
 class FileSource(Source, abc.ABC):
@@ -119,15 +114,3 @@ class FileSource(Source, abc.ABC):
 
     @abc.abstractmethod
     def _place(self, file: int, at: int) -> str: ...
-
-
-def checked_content(value: Any, what: str, place: str) -> str | np.ndarray:
-    """Returns `value` if it can be the content of a document: text, or a list of token ids."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list | np.ndarray):
-        ids = np.asarray(value if len(value) else np.zeros(0, np.int64))
-        if ids.ndim == 1 and ids.dtype.kind in "iu":
-            return ids
-    found = "null" if value is None else f"{value!r:.60} ({type(value).__name__})"
-    raise DataError(f"{place}: {what} is {found}. Expected text, or a list of token ids.")

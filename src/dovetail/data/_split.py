@@ -9,9 +9,10 @@ import numpy as np
 from dovetail.config import REQUIRED, ConfigError
 
 from ._corpora import Split as SplitName
+from ._document import Document
 from ._errors import child_path, place_of
 from ._files import find_files
-from ._source import Document, FileSource, Source
+from ._source import FileSource, Source
 from ._text import TextFiles
 from ._units import format_of
 
@@ -68,6 +69,10 @@ class Split(Source):
     def ends(self) -> np.ndarray | None:
         ends = self._source.ends()
         return None if ends is None else np.clip(ends - self._first, 0, self._count)
+
+    @property
+    def group(self) -> int:
+        return self._source.group
 
     def _within(self, index: int) -> int:
         if not 0 <= index < self._count:

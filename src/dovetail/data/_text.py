@@ -10,9 +10,10 @@ import numpy as np
 
 from dovetail.config import ConfigError
 
+from ._document import Document
 from ._errors import DataError, place_of
 from ._files import BOM, decode, line_of, opened_files, read_range
-from ._source import Document, FileSource
+from ._source import FileSource
 
 _NOT_BLANK = re.compile(rb"\S")
 

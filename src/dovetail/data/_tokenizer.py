@@ -53,6 +53,10 @@ class Tokenizer(Component, abc.ABC):
         """Returns the ids of each text, as `encode` gives them; faster where a library takes many at once."""
         return [self.encode(text) for text in texts]
 
+    def vocabulary(self) -> Mapping[str, int]:
+        """Returns the ids of tokens by name, as far as they have names; special tokens among them."""
+        return {}
+
     @property
     def prompts_start_with_bos(self) -> bool:
         """Whether the bos token comes before what a model is given to continue. A tokenizer's config may say so."""
@@ -176,6 +180,9 @@ class ByteTokenizer(Tokenizer):
     @property
     def pad_id(self) -> int:
         return 258
+
+    def vocabulary(self) -> Mapping[str, int]:
+        return {"bos": 256, "eos": 257, "pad": 258}
 
     def encode(self, text: str) -> np.ndarray:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)

@@ -15,7 +15,7 @@ from ._dataset import why_not_encoded
 from ._errors import DataError
 from ._manifest import shard_name, token_dtype
 from ._places import Place, open_place
-from ._shard import ShardMaker, Write
+from ._shard import ShardMaker, Sizes, Write
 from ._tokenizer import Tokenizer, check_ids
 from ._units import PIECE, Piece, Sources, Stretch
 
@@ -30,8 +30,8 @@ class Job(NamedTuple):
     tokenizer: Tokenizer
     bos: list[int]
     eos: list[int]
-    block_tokens: int
-    shard_bytes: int
+    sizes: Sizes
+    group: int = 1  # Sequences of a document.
 
 
 def record_name(unit: int) -> str:
@@ -48,27 +48,36 @@ def make_unit(
         name = shard_name(number, part)
         return lambda ending, data: place.write(f"{name}.{ending}", data)
 
-    maker = ShardMaker(writer, token_dtype(job.tokenizer.vocab_size), job.block_tokens, job.shard_bytes)
+    maker = ShardMaker(writer, token_dtype(job.tokenizer.vocab_size), job.sizes, job.group)
     bos, eos = np.array(job.bos, np.int32), np.array(job.eos, np.int32)
-    pieces = length = 0  # Of the document that is open: pieces, and tokens.
+    pieces = length = 0  # Of the sequence that is open: pieces, and tokens.
     for some in _batches(job.sources.pieces(unit)):
         count = 0
         for piece, ids in zip(some, _encoded(job, some), strict=True):
             if len(ids):
                 if not length and len(bos):
-                    maker.extend(bos, piece.source, piece.at)
-                maker.extend(ids, piece.source, piece.at)
+                    maker.extend(bos, piece.source, piece.at, piece.weight)
+                maker.extend(ids, piece.source, piece.at, piece.weight)
             pieces, length = pieces + 1, length + len(ids)
             count += len(ids)
             if piece.ends:
                 if length and len(eos):
-                    maker.extend(eos, piece.source, piece.at)
+                    maker.extend(eos, piece.source, piece.at, piece.weight)
+                _check_length(job, piece, length)
                 maker.end(piece.source, piece.at, pieces=pieces)
                 pieces = length = 0
         progress(sum(map(_size, some)), count)
     record = maker.finish()
     place.write(record_name(number), (json.dumps(record, sort_keys=True) + "\n").encode())
     return record
+
+
+def _check_length(job: Job, piece: Piece, length: int) -> None:
+    if job.group > 1 and length > job.sizes.document:
+        raise DataError(
+            f"{job.sources.place(piece)}: a sequence of a group has {length:,} tokens, more than max_document_tokens "
+            f"({job.sizes.document:,}).\n  Cut it before, or raise max_document_tokens: a group is never in parts."
+        )
 
 
 def _size(piece: Piece) -> int:

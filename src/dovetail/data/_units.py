@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,16 +18,17 @@ import numpy as np
 
 from dovetail.config import Component, ConfigError, did_you_mean
 
-from ._array_record import ArrayRecord, Records, content_of_bytes, open_records
+from ._array_record import ArrayRecord, Records, document_of_bytes, open_records
 from ._arrow import Arrow, batches_of, mapped_batches
 from ._compressed import local_copy, unpacked
+from ._document import Document, FieldNames, Span, document_of_record, names_of
 from ._errors import DataError, optional_import
 from ._file import File
 from ._files import check_same, decode, find_files, line_of, open_file
-from ._jsonl import JsonLines, content_of_record
+from ._jsonl import JsonLines
 from ._parquet import Parquet
 from ._separated import bounds_of, texts_of
-from ._source import FileSource, checked_content
+from ._source import FileSource
 from ._text import TextFiles
 
 _LONGEST_LINE = 1 << 28  # Bytes of a line of JSON Lines, which is parsed as a whole.
@@ -46,20 +47,34 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """All or some of a document; `at` is where the document is: a byte, a row or a record."""
+    """All or some of a sequence: of a document, or of one of a group.
+
+    `at` is where the document is: a byte, a row or a record.
+    """
 
     source: int
     at: int
     content: str | np.ndarray
     ends: bool
+    weight: float = 1.0  # Of its tokens as targets.
 
 
 class Reading(NamedTuple):
     """How files are read."""
 
-    field: str  # Of JSON Lines; the column of a table.
+    field: FieldNames  # Of JSON Lines; the column of a table.
     separator: str | None  # Between documents of a text; None: a file is one.
-    records: Records  # What a record of ArrayRecord holds.
+    records: Records = "text"  # What a record of ArrayRecord holds.
+    prompt: str | None = None  # A field, or column, whose text comes first, and is no target.
+
+    @property
+    def names(self) -> list[str]:
+        """The fields, or columns, that are read."""
+        return names_of(self.field, self.prompt)
+
+    def document(self, record: Any, place: Callable[[], str], kind: str = "field") -> Document:
+        """Returns the document in a record; `kind` is what the record has: fields, columns."""
+        return document_of_record(record, self.field, self.prompt, place, kind)
 
 
 class Format(abc.ABC):
@@ -73,6 +88,10 @@ class Format(abc.ABC):
     def problem(self, file: File) -> str | None:
         """Returns why a file cannot be read, if that can be seen at once."""
         return None
+
+    def has_fields(self, reading: Reading) -> bool:
+        """Whether a document is in a field of a record, so that there can be several, and a prompt."""
+        return True
 
     @abc.abstractmethod
     def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
@@ -128,6 +147,9 @@ class _Texts(_Separated):
     named = r"\.(txt|text|md)"
     source = TextFiles
 
+    def has_fields(self, reading: Reading) -> bool:
+        return False
+
     def _separator(self, reading: Reading) -> bytes | None:
         return None if reading.separator is None else reading.separator.encode()
 
@@ -171,8 +193,8 @@ class _Lines(_Separated):
                 if isinstance(e, DataError):
                     raise
                 raise DataError(f"{self.place(file, at)}: not JSON: {e}.") from None
-            content = content_of_record(record, reading.field, lambda at=at: self.place(file, at))
-            yield from _in_pieces(stretch.source, at, content)
+            document = reading.document(record, lambda at=at: self.place(file, at))
+            yield from _in_pieces(stretch.source, at, document)
 
 
 class _Parquet(Format):
@@ -193,7 +215,7 @@ class _Parquet(Format):
 
     def stretches(self, file: File, reading: Reading, size: int) -> list[tuple[int, int, int]]:
         with self._table(file) as table:
-            _check_column(file, reading.field, table.schema_arrow.names)
+            _check_columns(file, reading, table.schema_arrow.names)
             sizes = [table.metadata.row_group(i).total_byte_size for i in range(table.num_row_groups)]
             return [(group, group + 1, count) for group, count in enumerate(sizes)]
 
@@ -211,12 +233,11 @@ class _Parquet(Format):
         with self._table(file) as table:
             at = sum(table.metadata.row_group(i).num_rows for i in range(stretch.start))
             groups = list(range(stretch.start, stretch.stop))
-            column = reading.field
             try:
-                for batch in table.iter_batches(64, row_groups=groups, columns=[column], use_threads=False):
-                    for value in batch.column(0).to_pylist():
-                        place = f"{file.name}: row {at}"
-                        yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                for batch in table.iter_batches(64, row_groups=groups, columns=reading.names, use_threads=False):
+                    for record in batch.to_pylist():
+                        document = reading.document(record, lambda at=at: self.place(file, at), "column")
+                        yield from _in_pieces(stretch.source, at, document)
                         at += 1
             except (ValueError, OSError) as e:
                 if isinstance(e, DataError):
@@ -240,7 +261,7 @@ class _Arrow(Format):
 
     def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
         arrow = importlib.import_module("pyarrow")
-        at, column = 0, reading.field
+        at = 0
         if file.is_remote or file.compression:
             found = batches_of(arrow.PythonFile(unpacked(file), "r"), file.name)
         else:
@@ -248,11 +269,11 @@ class _Arrow(Format):
             first, last = _share(stretch, file, len(batches))
             at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
         for batch in found:
-            _check_column(file, column, batch.schema.names)
+            _check_columns(file, reading, batch.schema.names)
             for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
-                for value in _values(some.column(column), file, at):
-                    place = f"{file.name}: row {at}"
-                    yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                for record in _records(some.select(reading.names), file, at):
+                    document = reading.document(record, lambda at=at: self.place(file, at), "column")
+                    yield from _in_pieces(stretch.source, at, document)
                     at += 1
 
 
@@ -263,6 +284,9 @@ class _ArrayRecord(Format):
     marker = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # Of Riegeli.
     source = ArrayRecord
     needs = "array_record.python.array_record_module"
+
+    def has_fields(self, reading: Reading) -> bool:
+        return reading.records == "json"
 
     def place(self, file: File, at: int) -> str:
         return f"{file.name}: record {at}"
@@ -280,8 +304,9 @@ class _ArrayRecord(Format):
                 except RuntimeError as e:
                     raise DataError(f"{file.name}: record {start} or one soon after it cannot be read: {e}") from e
                 for at, raw in enumerate(records, start):
-                    content = content_of_bytes(raw, reading.records, reading.field, f"{file.name}: record {at}")
-                    yield from _in_pieces(stretch.source, at, content)
+                    place = self.place(file, at)
+                    document = document_of_bytes(raw, reading.records, reading.field, reading.prompt, place)
+                    yield from _in_pieces(stretch.source, at, document)
         finally:
             reader.close()
 
@@ -309,6 +334,16 @@ class Sources:
                 optional_import(needed, component=component)
             if (problem := each.problem(file)) is not None:
                 raise DataError(f"{file.name}: {problem}")
+
+    @property
+    def has_texts_alone(self) -> bool:
+        """Whether all files are plain text."""
+        return all(isinstance(each, _Texts) for each in self.formats)
+
+    def without_fields(self) -> str | None:
+        """Returns the name of a file whose documents are not in fields; None if there is none."""
+        kinds = zip(self.files, self.formats, strict=True)
+        return next((file.name for file, each in kinds if not each.has_fields(self.reading)), None)
 
     def units(self, size: int) -> list[list[Stretch]]:
         """Returns the units, of about `size` bytes each: in order, each byte or row group in one of them."""
@@ -360,25 +395,32 @@ def _share(stretch: Stretch, file: File, count: int) -> tuple[int, int]:
     return count * stretch.start // file.size, count * stretch.stop // file.size
 
 
-def _check_column(file: File, column: str, names: Sequence[str]) -> None:
-    if column not in names:
-        hint = did_you_mean(column, names) or f" It has: {', '.join(names)}."
-        raise ConfigError(f"{file.name} has no column {column!r}.{hint}")
+def _check_columns(file: File, reading: Reading, names: Sequence[str]) -> None:
+    if missing := [name for name in reading.names if name not in names]:
+        hint = did_you_mean(missing[0], names) or f" It has: {', '.join(names)}."
+        raise ConfigError(f"{file.name} has no column {missing[0]!r}.{hint}")
 
 
-def _values(column: Any, file: File, at: int) -> list[Any]:
+def _records(batch: Any, file: File, at: int) -> list[Any]:
     try:
-        return column.to_pylist()
+        return batch.to_pylist()
     except ValueError as e:
         raise DataError(f"{file.name}: row {at} or one soon after it cannot be read: {e}") from e
 
 
-def _in_pieces(source: int, at: int, content: str | np.ndarray) -> Iterator[Piece]:
+def _in_pieces(source: int, at: int, document: Document) -> Iterator[Piece]:
+    for sequence in document.sequences:
+        spans = sequence if isinstance(sequence, list) else [Span(sequence)]
+        for number, (content, weight) in enumerate(spans, 1):
+            yield from _pieces_of(source, at, content, number == len(spans), weight)
+
+
+def _pieces_of(source: int, at: int, content: str | np.ndarray, ends: bool, weight: float) -> Iterator[Piece]:
     while len(content) > PIECE:
         cut = PIECE
         if isinstance(content, str):
             found = max(content.rfind("\n", PIECE // 2, PIECE) + 1, content.rfind(" ", PIECE // 2, PIECE))
             cut = found if found > 0 else PIECE
-        yield Piece(source, at, content[:cut], False)
+        yield Piece(source, at, content[:cut], False, weight)
         content = content[cut:]
-    yield Piece(source, at, content, True)
+    yield Piece(source, at, content, ends, weight)
