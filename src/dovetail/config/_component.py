@@ -144,7 +144,8 @@ def _missing_fields(value: Any, path: str, given: frozenset[str]) -> Iterator[st
         if part is not REQUIRED:
             yield from _missing_fields(part, join(path, key), _fillable(value, hint, part) if hints else given)
         elif not hints or key not in given:
-            yield f"{join(path, key)}: {name_of(hint)}"
+            advice = getattr(value, "when_missing", {}).get(key, "").replace("\n", "\n    ")
+            yield f"{join(path, key)}: {name_of(hint)}" + (f"\n    {advice}" if advice else "")
 
 
 def _fillable(cfg: Any, hint: Any, part: Any) -> frozenset[str]:

@@ -3,6 +3,7 @@
 
 from ._array_record import ArrayRecord as ArrayRecord
 from ._blocks import PreparedData as PreparedData
+from ._blocks import tokenizer_at as tokenizer_at
 from ._change import Carried as Carried
 from ._change import ChangedDataError as ChangedDataError
 from ._change import DataChange as DataChange
@@ -46,5 +47,6 @@ from ._split import Split as Split
 from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
+from ._tokenizer import KnownTokenizer as KnownTokenizer
 from ._tokenizer import Tokenizer as Tokenizer
 from ._weights import WeightSchedule as WeightSchedule

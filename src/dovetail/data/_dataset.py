@@ -17,7 +17,7 @@ from ._packing import ConcatPacker, Packer, Row, State
 from ._run import NumberedReader
 from ._skipped import LEAST, Skipped, Skips, skipped_in
 from ._source import Document, Source
-from ._tokenizer import Tokenizer, check_ids, special_to_add
+from ._tokenizer import KnownTokenizer, Tokenizer, check_ids, special_to_add
 
 
 class Dataset(Component, abc.ABC):
@@ -31,6 +31,13 @@ class Dataset(Component, abc.ABC):
         seq_len: int = REQUIRED  # Both are set by the parent.
         seed: int = REQUIRED
 
+        def prepared_with(self, where: str) -> KnownTokenizer | None:
+            """Returns the tokenizer that its data was prepared with; None if text is tokenised as it is read.
+
+            `where` is the path of this config, for errors.
+            """
+            return None
+
     def __init__(self, cfg: Config, *, tokenizer: Tokenizer, rows_per_step: int = 1, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._tokenizer, self._rows_per_step = tokenizer, rows_per_step
@@ -43,6 +50,11 @@ class Dataset(Component, abc.ABC):
     @abc.abstractmethod
     def is_endless(self) -> bool:
         """Whether the rows never end."""
+
+    @property
+    def wants_streams(self) -> bool:
+        """Whether as many streams as are of use are taken, unless an input says how many; else it is one."""
+        return False
 
     @abc.abstractmethod
     def fingerprint(self) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dovetail.config import REQUIRED, Component, ConfigError, find
+from dovetail.config import REQUIRED, Component, ConfigError, find, missing_fields
 
 from ._batches import empty_row, make_batches, needed_streams, shares_of
 from ._change import ChangedDataError, Old
@@ -35,6 +35,13 @@ class Input(Component, abc.ABC):
 
     class Config(Component.Config):
         batch_size: int = REQUIRED  # Rows of a global batch, over all processes.
+
+        def completed(self, where: str, like: "Input.Config | None" = None) -> Self:
+            """Returns the config with what follows from its data, as the record of a run has to have it.
+
+            What it leaves open else is as in the input of the run, `like`. `where` is its path, for errors.
+            """
+            return self
 
         def batch_specs(self) -> tuple[BatchSpec, ...]:
             """Returns what batches are like: one spec for each shape that there may be. Nothing is read for that."""
@@ -115,15 +122,17 @@ class TextInput(Input):
 
     class Config(Input.Config):
         seq_len: int = REQUIRED
-        tokenizer: Tokenizer.Config = ByteTokenizer.Config()
+        # None: the one that the data was prepared with; of what a run is evaluated on, else that of the run.
+        tokenizer: Tokenizer.Config | None = ByteTokenizer.Config()
         dataset: Dataset.Config = REQUIRED
         seed: int = 0
-        # Changes the order of the data, so it is chosen once for a run. It divides batch_size. None: as many as are of
-        # use, up to 64, where the data does not end; for prepared data.
-        streams: int | None = 1
+        # Changes the order of the data, so it is chosen once for a run. It divides batch_size. None: one, but for
+        # prepared data that does not end, also in a mixture, as many as are of use: up to 64.
+        streams: int | None = None
         num_workers: int = 0  # Processes that prepare batches, beside this one.
         prefetch: int = 2  # Batches prepared ahead in a thread.
-        may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch"})  # When a run is resumed.
+        # When a run is resumed. A position knows how many streams it is one of.
+        may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch", "streams"})
 
         def batch_specs(self) -> tuple[BatchSpec, ...]:
             """Returns the one that there is: fields of tokens."""
@@ -136,9 +145,17 @@ class TextInput(Input):
             """Whether the other input has the same tokenizer."""
             return isinstance(other, TextInput.Config) and self.tokenizer == other.tokenizer
 
+        def completed(self, where: str, like: Input.Config | None = None) -> Self:
+            """Returns the config with the tokenizer of the data, or else of the run, where it has none of its own."""
+            if self.tokenizer is not None or self.dataset is REQUIRED:
+                return self
+            if (known := self.dataset.prepared_with(f"{where}.dataset")) is not None:
+                return self.set(tokenizer=known.cfg)
+            return self.set(tokenizer=like.tokenizer) if isinstance(like, TextInput.Config) else self
+
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"), files=files)
+        self.tokenizer = self._built_tokenizer(files)
         for name, least in {"batch_size": 1, "seq_len": 1, "streams": 1, "num_workers": 0, "prefetch": 0}.items():
             if getattr(cfg, name) is not None and getattr(cfg, name) < least:
                 raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use {least} or more.")
@@ -149,13 +166,30 @@ class TextInput(Input):
         dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
         given = {"tokenizer": self.tokenizer, "rows_per_step": cfg.batch_size}
         self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), **given)
-        several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.is_endless else 1
+        several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.wants_streams and self._dataset.is_endless else 1
         self._num_streams = several if cfg.streams is None else cfg.streams
         if self._num_streams > 1 and not self._dataset.is_endless:
             raise ConfigError(
                 f"{place_of(self, 'streams')}: is {self._num_streams}, and the data set ends.\n"
                 "  Streams end at different times, and no process knows when the others do. Use streams=1, or no end."
             )
+
+    def _built_tokenizer(self, files: Mapping[str, bytes] | None) -> Tokenizer:
+        """Returns the tokenizer; that of prepared data is made from what lies with the data."""
+        cfg, given, path = self.cfg, self.cfg.tokenizer, child_path(self, "tokenizer")
+        if given is None or files is None:
+            known = cfg.dataset.prepared_with(child_path(self, "dataset"))
+            if known is not None and given in (None, known.cfg):
+                given, files = known.cfg, known.files if files is None else files
+        if given is None:
+            dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
+            if missing_fields(dataset):
+                dataset.build(path=child_path(self, "dataset"))  # The data is not named: that is to be said.
+            raise ConfigError(
+                f"{path}: is None, for the one that the data was prepared with, and this data is not prepared.\n"
+                f"  Name one, as in {path}=HuggingFaceTokenizer {path}.file=tokenizer.json."
+            )
+        return given.build(path=path, files=files)
 
     def files(self) -> Mapping[str, bytes]:
         """Returns those of the tokenizer."""

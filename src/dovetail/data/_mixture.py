@@ -15,6 +15,7 @@ from ._errors import child_path, place_of
 from ._order import derive_seed
 from ._packing import Row, State
 from ._skipped import Skipped
+from ._tokenizer import KnownTokenizer
 from ._weights import Weight, Weights
 
 
@@ -31,6 +32,11 @@ class Mixture(Dataset):
     class Config(Dataset.Config):
         parts: dict[str, Dataset.Config] = REQUIRED
         weights: Mapping[str, Weight] = REQUIRED  # For each part, more than 0, or a schedule; they need not sum to 1.
+
+        def prepared_with(self, where: str) -> KnownTokenizer | None:
+            parts: Mapping[str, Dataset.Config] = {} if self.parts is REQUIRED else self.parts
+            found = (part.prepared_with(f"{where}.parts.{name}") for name, part in parts.items())
+            return next((known for known in found if known is not None), None)
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
@@ -56,6 +62,10 @@ class Mixture(Dataset):
     @property
     def is_endless(self) -> bool:
         return any(part.is_endless for part in self._parts.values())
+
+    @property
+    def wants_streams(self) -> bool:
+        return any(part.wants_streams for part in self._parts.values())
 
     def fingerprint(self) -> dict[str, Any]:
         parts = {name: part.fingerprint() for name, part in self._parts.items()}

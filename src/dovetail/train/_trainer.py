@@ -130,6 +130,7 @@ class Trainer(Component):
 
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         """`files` are those of the checkpoint that the run goes on from; without them the input reads its own."""
+        cfg = cfg.set(input=cfg.input.completed("input"))  # What is recorded must not depend on what lies elsewhere.
         super().__init__(cfg, **kwargs)
         for name in ("steps", "log_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
