@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BatchIterator`: one process's part of each global batch, and a position from which any number of processes go on."""
 
+import contextlib
 import json
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
@@ -42,6 +44,8 @@ class BatchIterator:
         self._opened = [iterator]
         self._shut = weakref.finalize(self, _shut, self._opened, self._core)  # At the latest when Python ends.
         self._error: Exception | None = None
+        self._held = deque[tuple[Batch, State]]()  # Made, not given yet; with the position after each.
+        self._at: State | None = None  # After the batch given last, where others are held.
 
     @property
     def is_whole(self) -> bool:
@@ -58,6 +62,13 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Batch:
+        if self._opened and self._held:
+            batch, self._at = self._held.popleft()
+            return batch
+        self._at = None
+        return self._made()
+
+    def _made(self) -> Batch:
         if self._opened and self._error is not None:  # After an error, Grain would report the end of the data.
             raise self._error
         iterator = self._iterator
@@ -67,15 +78,33 @@ class BatchIterator:
             self._error = StopIteration() if isinstance(e, StopIteration) else e
             raise
 
+    def left(self, most: int) -> int:
+        """Returns how many batches are still to come, up to `most`; these are made now, and held.
+
+        With fewer than that, the data ends after them, or cannot be read: `next_error` is why.
+        """
+        while len(self._held) < most and self._error is None:
+            if self._at is None:
+                self._at = self._iterator.get_state()
+            with contextlib.suppress(Exception):  # It is kept.
+                self._held.append((self._made(), self._iterator.get_state()))
+        return min(len(self._held), most)
+
+    @property
+    def next_error(self) -> Exception | None:
+        """What asking for the batch after those that are held would raise, if that is known."""
+        return self._error
+
     def get_state(self) -> State:
         """Returns the position after the batch given last."""
-        return json.loads(json.dumps(self._iterator.get_state()))
+        return json.loads(json.dumps(self._iterator.get_state() if self._at is None else self._at))
 
     def set_state(self, state: State) -> None:
         """Goes to a position: of this input, in any process and with any number of them and of workers."""
         self._core.check(state)
         self._iterator.set_state(state)
-        self._error = None
+        self._error = self._at = None
+        self._held.clear()
 
     def close(self) -> None:
         """Ends threads and processes; the iterator cannot be used any more."""

@@ -23,6 +23,7 @@ from dovetail.progress import Status, advanced, begun, failed, phase
 
 from ._batch import largest
 from ._data_record import DataRecord
+from ._ends import AHEAD, Ends
 from ._errors import HardwareError, TrainingError
 from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
 from ._fields import check_bounds
@@ -47,7 +48,6 @@ from ._trained import has_only_weights, recover_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
 _NOTHING: Any = None
-_AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
 
 
 @dataclasses.dataclass
@@ -61,6 +61,7 @@ class _Run:
     tiers: Tiers
     source: str = ""  # Where its state is from, unless that is the store.
     meter: Meter = dataclasses.field(init=False)  # Set when there is something to do.
+    ends: Ends = dataclasses.field(init=False)  # Set when it goes on.
     step: int = dataclasses.field(init=False)  # Made so far.
     saved: int = dataclasses.field(init=False)
     evaluated: dict[str, int] = dataclasses.field(default_factory=dict[str, int])  # The last step, by evaluator.
@@ -279,10 +280,12 @@ class Trainer(Component):
     def _advance(self, run: _Run, interrupted: list[bool]) -> None:
         """Makes steps until the end, or until one is bad enough to go back."""
         cfg = self.cfg
-        while run.step < cfg.steps and not interrupted:
+        run.ends = Ends(run.batches, self._devices, run.step)
+        while run.step < min(cfg.steps, run.ends.last) and not interrupted:
             checked = self._checker if self._checker and self._checker.is_due(run.step + 1) else None
             with self._outside.data_wait.around(run.pending[-1][2]["total_loss"] if run.pending else None):
                 batch = checked.batch(run.batches, run.step + 1) if checked else next(run.batches, None)
+                run.ends.look()
             if batch is None:
                 break
             run.taken += 1
@@ -292,7 +295,7 @@ class Trainer(Component):
                 interrupted.append(True)
             saves_now, keeps_now = run.step % cfg.save_every == 0, run.tiers.is_due(run.step)
             due = [evaluator for evaluator in self.evaluators if evaluator.is_due(run.step)]
-            while run.pending and (saves_now or keeps_now or due or len(run.pending) > _AHEAD):
+            while run.pending and (saves_now or keeps_now or due or len(run.pending) > AHEAD):
                 self._report(run)  # All of them, before the meter starts anew.
             if run.bad is not None:
                 return
@@ -303,6 +306,8 @@ class Trainer(Component):
             self._evaluate(run, due)
         while run.pending:
             self._report(run)
+        if run.bad is None:
+            run.ends.raise_errors(run.step)
 
     def _go_back(self, run: _Run, bad: Bad) -> None:
         """Goes back to before a bad step, and in the data to after its batch."""
@@ -336,7 +341,7 @@ class Trainer(Component):
                         self._checker.check_room(self._steps[spec.text()], run.state)
             if self._program.was_kept:
                 self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
-        spec = run.batches.spec
+        spec, batch = run.batches.spec, {**batch, **run.ends.beside(run.step + 1)}
         step, profiler = self._steps[spec.text()], self._outside.profiler
         profiler.before(run.step + 1, run.state)
         with run.meter.device():
@@ -383,6 +388,7 @@ class Trainer(Component):
             return
         with meter.device():
             loss, units = (float(metrics[name]) for name in ("total_loss", f"{spec.unit}s"))
+        run.ends.seen(step, metrics)
         advanced(step, self.cfg.steps, meter.waited)
         meter.add(units, self._sizes[spec.text()].flops_per_unit)
         if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
