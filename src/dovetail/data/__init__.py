@@ -19,6 +19,7 @@ from ._hugging_face import HuggingFaceTokenizer as HuggingFaceTokenizer
 from ._input import Input as Input
 from ._input import TextInput as TextInput
 from ._iterator import BatchIterator as BatchIterator
+from ._iterator import Pace as Pace
 from ._iterator import merge_states as merge_states
 from ._jsonl import JsonLines as JsonLines
 from ._manifest import Manifest as Manifest

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dovetail.config import REQUIRED, Component, ConfigError, find, missing_fields
+from dovetail.config import REQUIRED, Component, ConfigError, missing_fields
 
+from ._advice import prepare_commands
 from ._batches import empty_row, make_batches, needed_streams, shares_of
 from ._change import ChangedDataError, Old
-from ._dataset import Dataset, TextDataset
+from ._dataset import Dataset
 from ._errors import DataError, child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
@@ -66,7 +67,7 @@ class Input(Component, abc.ABC):
         return {}
 
     def when_slow(self) -> str:
-        """Returns what to do if it makes batches too slowly; empty if nothing is known."""
+        """Returns what to do if it makes batches too slowly, as a command or a clause; empty if nothing is known."""
         return ""
 
     def figures(self, position: State) -> dict[str, float]:
@@ -196,9 +197,10 @@ class TextInput(Input):
         return self.tokenizer.files()
 
     def when_slow(self) -> str:
-        if any(isinstance(cfg, TextDataset.Config) for _, cfg in find(self.cfg, Dataset.Config)):
-            return "Tokenise the text once: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE"
-        return "Divide the work: num_workers=N, of at most as many as there are streams."
+        if commands := prepare_commands(self.cfg.dataset, self.tokenizer.cfg):
+            return commands
+        where = place_of(self, "num_workers")
+        return f"divide the work among processes, at most {self._num_streams} of them: {where}=N"
 
     def bounds(self) -> Mapping[str, int]:
         """Returns the number of tokens that there are."""

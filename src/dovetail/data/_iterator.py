@@ -3,16 +3,31 @@
 
 import contextlib
 import json
+import math
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ._batches import join_batches
 from ._change import ChangedDataError, changes
 from ._errors import DataError
 from ._packing import State
-from ._spec import Batch
+from ._spec import Batch, BatchSpec
+
+
+class Pace(NamedTuple):
+    """How fast batches were made, if all cores are free to: without the first, which opens files, starts processes."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    fastest: float = math.inf  # Seconds for a batch.
+
+    def figures(self, spec: BatchSpec) -> dict[str, float]:
+        """Returns it in units of batches, as `data/tokens_per_second`; nothing if it is not known."""
+        return {f"data/{spec.unit}s_per_second": spec.num_units * self.batches / self.seconds} if self.seconds else {}
+
 
 _Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
 _Check = Callable[[dict[str, State]], None]  # Raises if there must be no batch that leads to these positions.
@@ -51,6 +66,11 @@ class BatchIterator:
     def is_whole(self) -> bool:
         """Whether its position is that of all processes, not of its own streams alone."""
         return self._core.is_whole
+
+    @property
+    def pace(self) -> Pace:
+        """How fast it makes batches, as far as is known."""
+        return self._core.pace
 
     @property
     def _iterator(self) -> Any:
@@ -136,16 +156,27 @@ class _Batches:
         self._step = 0
         self._states: dict[str, State] = {}
         self._makers: list[Iterator[Any]] | None = None
+        self.pace = Pace()
 
     def __next__(self) -> Batch:
         if self._makers is None:  # Not before: a position may be set first.
             self._makers = self._start(self._states)
-        made = [next(maker) for maker in self._makers]
+            made = [next(maker) for maker in self._makers]
+        else:
+            begun = time.perf_counter()
+            made = [next(maker) for maker in self._makers]
+            passed = time.perf_counter() - begun
+            # Workers make theirs at the same time, and ahead: they say how long it took.
+            self._count(max(getattr(maker, "seconds", passed) for maker in self._makers))
         states = {name: state for _, each in made for name, state in each.items()}
         if self._check is not None:
             self._check(states)
         self._step, self._states = self._step + 1, states
         return join_batches([batch for batch, _ in made])
+
+    def _count(self, seconds: float) -> None:
+        batches, before, fastest = self.pace
+        self.pace = Pace(batches + 1, before + seconds, min(fastest, seconds))
 
     def get_state(self) -> State:
         return {"step": self._step, "streams": self._states, "about": self._about}

@@ -19,6 +19,7 @@ from dovetail.data import (
     DataChange,
     DataError,
     Input,
+    Pace,
     merge_states,
     spec_of,
 )
@@ -192,6 +193,11 @@ class GlobalBatches:
     def left(self, most: int) -> int:
         """Returns how many batches are still to come in this process, up to `most`, which are made now."""
         return self._source.left(most)
+
+    @property
+    def pace(self) -> Pace:
+        """How fast this process makes its part of each batch."""
+        return self._source.pace
 
     def raise_error(self) -> None:
         """Raises what makes the batch after the last one impossible in this process, unless the data just ends."""

@@ -188,11 +188,11 @@ class Trainer(Component):
                 return run.state
             self._outside.open()
             size = self._sizes[largest(self._program.batches).text()]
-            about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. "
             # Only the first process shows it, and to measure one takes a while.
             peak = peak_of(self._devices.all, self.cfg.compute_dtype) if is_first() else Peak(None, "")
             run.meter = Meter(size.unit, peak, self._outside.data_wait.seconds)
-            about += f"Peak: {peak.text}. "
+            self._outside.data_wait.peak = peak.flops
+            about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. Peak: {peak.text}. "
             about += _going_on(run) if run.first else f"The run is in {self.cfg.directory}."
             about += "".join(f"\n{text}" for text in (tiers.about, said) if text) + told(self._outside.url)
             for observer in self.observers:
@@ -341,6 +341,7 @@ class Trainer(Component):
                         self._checker.check_room(self._steps[spec.text()], run.state)
             if self._program.was_kept:
                 self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
+            self._advise(run, run.step + 1, run.batches.spec, {})
         spec, batch = run.batches.spec, {**batch, **run.ends.beside(run.step + 1)}
         step, profiler = self._steps[spec.text()], self._outside.profiler
         profiler.before(run.step + 1, run.state)
@@ -411,11 +412,17 @@ class Trainer(Component):
                 left_out = run.batches.left_out
                 values |= {"rollbacks": len(left_out), "batches_left_out": number_of_batches(left_out)}
             values |= self._data_record.figures(step, run.batches.joined(position), self._say)
+            values |= run.batches.pace.figures(spec)
             values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
-            if said := self._outside.data_wait.advice(values, spec.unit, self.input.when_slow()):
-                self._say(step, "input", said)
+            self._advise(run, step, spec, values)
+
+    def _advise(self, run: _Run, step: int, spec: BatchSpec, values: Mapping[str, float]) -> None:
+        """Says what to do if the input is too slow for the step."""
+        size, wait = self._sizes[spec.text()], self._outside.data_wait
+        if said := wait.advice(size, run.batches.pace, values, self.input.when_slow):
+            self._say(step, "input", said)
 
     def _is_logged(self, step: int) -> bool:
         return step % self.cfg.log_every == 0 or step in (1, self.cfg.steps)
