@@ -178,5 +178,14 @@ def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
     assert "eval/loss" in capsys.readouterr().out
     config = json.dumps(json.loads(next(Path("runs/tiny-lm-there").glob("checkpoints/step_2/config.json")).read_text()))
     assert "PreparedDataset" in config
+    assert main(["eval", "runs/tiny-lm-there", "--data", "there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whole = PreparedData("there").manifest.statistics["tokens"]
+    assert found["eval/tokens"] == pytest.approx(whole, rel=0.01)
+    assert main(["data", "prepare", "a.jsonl", "--tokenizer", "bytes", "--to", "bytes", "workers=0"]) == 0
+    assert main(["eval", "runs/tiny-lm-there", "--data", "bytes"]) == 2
+    assert "bytes was prepared with another tokenizer" in capsys.readouterr().err
+    assert main(["eval", "runs/tiny-lm-there", "--data", "there", "--text", "a.txt"]) == 2
+    assert "--text and --data: give one of them." in capsys.readouterr().err
     assert main(["train", "tiny-lm", "--data", "there", "--text", "a.txt"]) == 2
     assert "--text and --data: give one of them." in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_a_run_says_so_before_its_first_step_and_has_the_rate_in_its_metrics(tmp
     assert found[at]["input"].startswith("This input makes ")
     assert found[at]["input"].endswith(" at 40% of the peak: do less")
     assert at <= 1  # Before the second step at the latest: compiling may be over before two batches are made.
-    rates = [each["data/tokens_per_second"] for each in found if "data/tokens_per_second" in each]
+    rates = [each["data/rate"] for each in found if "data/rate" in each]
     assert rates
     assert all(0 < rate < math.inf for rate in rates)
 

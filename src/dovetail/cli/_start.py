@@ -2,6 +2,8 @@
 """What a run starts on, or goes on with, on a command line: `--text`, `--data`, `--from`, `--data-change`."""
 
 import argparse
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.config import ConfigError
@@ -41,6 +43,17 @@ class Start(NamedTuple):
         cfg = cfg if self.data is None else on_data(cfg, self.data)
         return cfg if self.init_from is None else cfg.set(init_from=InitFrom(path=self.init_from))
 
+    def in_full(self) -> "Start":
+        """Returns the same with paths that do not depend on where a process is started."""
+        text = tuple(map(_in_full, self.text))
+        data, init_from = (None if each is None else _in_full(each) for each in (self.data, self.init_from))
+        return self._replace(text=text, data=data, init_from=init_from)
+
+    @property
+    def paths(self) -> list[str]:
+        """What is read."""
+        return [*self.text, *(each for each in (self.data, self.init_from) if each is not None)]
+
     def arguments(self) -> list[str]:
         """Returns what says the same to `dovetail train`."""
         options = {"--data": self.data, "--from": self.init_from, "--data-change": self.data_change}
@@ -64,6 +77,17 @@ def start_and_overrides(args: argparse.Namespace) -> tuple[Start, list[str]]:
     if files and args.data is not None:
         raise ConfigError("--text and --data: give one of them.")
     return Start(tuple(files), args.data, args.init_from, args.allow_change, args.data_change), overrides
+
+
+def without_changes(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments without what is done about changes: it does not say what a run is."""
+    allowed = [text for text in arguments if text != "--allow-change"]
+    before = ["", *allowed]
+    return [text for text, last in zip(allowed, before, strict=False) if "--data-change" not in (text, last)]
+
+
+def _in_full(path: str) -> str:
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def check_data(place: str) -> None:

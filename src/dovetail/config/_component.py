@@ -127,6 +127,12 @@ def missing_fields(cfg: ConfigBase) -> list[str]:
     return [line.partition(":")[0] for line in _missing_fields(cfg, "", given=frozenset())]
 
 
+def check_complete(cfg: ConfigBase) -> None:
+    """Raises what `build` would raise if fields are not set that no parent can fill."""
+    if found := list(_missing_fields(cfg, "", given=frozenset())):
+        raise _report(cfg, found)
+
+
 def _note_missing(cfg: ConfigBase, path: str, found: list[str]) -> None:
     if any(map(_is_unset, parts(cfg).values())):
         found.extend(_missing_fields(cfg, path, given=frozenset()))

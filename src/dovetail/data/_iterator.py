@@ -25,8 +25,8 @@ class Pace(NamedTuple):
     fastest: float = math.inf  # Seconds for a batch.
 
     def figures(self, spec: BatchSpec) -> dict[str, float]:
-        """Returns it in units of batches, as `data/tokens_per_second`; nothing if it is not known."""
-        return {f"data/{spec.unit}s_per_second": spec.num_units * self.batches / self.seconds} if self.seconds else {}
+        """Returns how many units a second could be made, as `data/rate`; nothing if that is not known."""
+        return {"data/rate": spec.num_units * self.batches / self.seconds} if self.seconds else {}
 
 
 _Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
