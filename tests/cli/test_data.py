@@ -149,6 +149,26 @@ def test_plot_has_a_bar_for_each_doubling():
     ]
 
 
+SMALL = ["model.vocab_size=300", "model.dim=64", "model.stack.num_layers=1", "model.stack.layer.ffn.hidden_dim=32"]
+
+
+def test_a_recipe_of_a_published_model_needs_nothing_but_prepared_data(home, capsys):
+    Path("a.txt").write_text("Call me Ishmael. Some years ago. " * 200)
+    assert main(["data", "prepare", "a.txt", "--tokenizer", "bytes", "--to", "there", "workers=0"]) == 0
+    small = ["steps=1", *SMALL, "input.seq_len=32", "input.batch_size=4", "learner.schedule.warmup_steps=0"]
+    assert main(["train", "llama3.2-1b", "input.dataset.path=there", "directory=run", *small]) == 0
+    assert "step 1/1" in capsys.readouterr().out
+    Path("there").rename("moved")  # What a run has recorded is enough to use it.
+    assert main(["generate", "run", "Call", "tokens=2"]) == 0
+    assert main(["train", "llama3.2-1b", "directory=run"]) == 2
+    said = capsys.readouterr().err
+    assert "  input.dataset.path: str\n    Prepare text once" in said
+    assert "--data PLACE" in said
+    assert "--text FILE..." in said
+    assert main(["train", "llama3.2-1b", "--data", "nowhere"]) == 2
+    assert "--data: there is no prepared data at" in capsys.readouterr().err
+
+
 def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
     Path("a.txt").write_text("Call me Ishmael. Some years ago. " * 2000)
     arguments = ["--tokenizer", "tiny-lm", "--to", "there", "workers=0"]
@@ -158,5 +178,14 @@ def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
     assert "eval/loss" in capsys.readouterr().out
     config = json.dumps(json.loads(next(Path("runs/tiny-lm-there").glob("checkpoints/step_2/config.json")).read_text()))
     assert "PreparedDataset" in config
+    assert main(["eval", "runs/tiny-lm-there", "--data", "there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whole = PreparedData("there").manifest.statistics["tokens"]
+    assert found["eval/tokens"] == pytest.approx(whole, rel=0.01)
+    assert main(["data", "prepare", "a.jsonl", "--tokenizer", "bytes", "--to", "bytes", "workers=0"]) == 0
+    assert main(["eval", "runs/tiny-lm-there", "--data", "bytes"]) == 2
+    assert "bytes was prepared with another tokenizer" in capsys.readouterr().err
+    assert main(["eval", "runs/tiny-lm-there", "--data", "there", "--text", "a.txt"]) == 2
+    assert "--text and --data: give one of them." in capsys.readouterr().err
     assert main(["train", "tiny-lm", "--data", "there", "--text", "a.txt"]) == 2
     assert "--text and --data: give one of them." in capsys.readouterr().err

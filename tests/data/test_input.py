@@ -2,6 +2,7 @@
 """`TextInput`: what a trainer sees of it, evaluation, and settings that do not fit."""
 
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,14 @@ from dovetail.data import (
     HuggingFaceTokenizer,
     Input,
     JsonLines,
+    Mixture,
+    Preparation,
+    PreparedDataset,
     ShippedCorpus,
     TextDataset,
     TextInput,
 )
+from support.prepared import prepared_corpus
 
 TRAIN = TextInput.Config(batch_size=4, seq_len=32, dataset=TextDataset.Config(source=ShippedCorpus.Config()))
 
@@ -144,9 +149,35 @@ def test_impossible_numbers_are_config_errors(fields, message):
     assert error_of(TRAIN.set(**fields).build) == f"TextInput.Config.{message}"
 
 
-def test_as_many_streams_as_are_of_use_are_chosen_from_the_size_of_the_batch(write):
-    assert [TRAIN.set(streams=None, batch_size=n).build()._num_streams for n in (1, 6, 48, 256)] == [1, 2, 16, 64]
-    assert evaluation(write, 8, streams=None).build()._num_streams == 1
+def test_prepared_data_has_as_many_streams_as_are_of_use_and_text_has_one(write):
+    prepared = PreparedDataset.Config(path=prepared_corpus())
+    mixed = Mixture.Config(parts={"a": TRAIN.dataset, "b": prepared}, weights={"a": 1, "b": 1})
+    for dataset in (prepared, mixed):
+        found = [TRAIN.set(batch_size=n, dataset=dataset).build()._num_streams for n in (1, 6, 48, 256)]
+        assert found == [1, 2, 16, 64]
+    assert TRAIN.set(dataset=prepared.set(epochs=1)).build()._num_streams == 1
+    assert TRAIN.set(dataset=prepared, streams=1).build()._num_streams == 1
+    assert TRAIN.set(batch_size=256).build()._num_streams == 1
+    assert evaluation(write, 8).build()._num_streams == 1
+
+
+def test_the_tokenizer_of_prepared_data_need_not_be_named_and_is_recorded(tmp_path, hugging_face_file):
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(Path(hugging_face_file).read_bytes())
+    text = tmp_path / "a.txt"
+    text.write_text("call me ishmael " * 20)
+    tokenizer = HuggingFaceTokenizer.Config(file=str(file), eos_token="</s>")
+    to = str(tmp_path / "out")
+    Preparation.Config(sources=[str(text)], tokenizer=tokenizer, to=to, workers=0).build().run()
+    file.unlink()  # It lies with the data.
+    cfg = TRAIN.set(dataset=PreparedDataset.Config(path=to), tokenizer=None)
+    mixed = cfg.set(dataset=Mixture.Config(parts={"a": cfg.dataset}, weights={"a": 1}))
+    for each in (cfg, mixed, cfg.completed("input")):
+        assert each.build().tokenizer.decode(next(iter(each.build()))["tokens"][0]).startswith("call me")
+    assert cfg.completed("input").tokenizer == mixed.completed("input").tokenizer == tokenizer
+    unnamed = TRAIN.set(dataset=PreparedDataset.Config(), tokenizer=None)
+    assert unnamed.completed("input") == unnamed
+    assert error_of(TRAIN.set(tokenizer=None).build).startswith("tokenizer: is None, for the one that the data was")
 
 
 def test_streams_of_a_data_set_that_ends_are_a_config_error():

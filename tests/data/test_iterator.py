@@ -259,3 +259,46 @@ def test_program_that_does_not_close_its_iterator_ends_quietly():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("(2, 8)\n", "")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_that_are_made_ahead_and_held_change_neither_batches_nor_positions(config, prefetch):
+    config = config.set(streams=4, prefetch=prefetch)
+    plain, held = iter(config.set(prefetch=0).build()), iter(config.build())
+    for number in range(12):
+        if number % 4 == 1:
+            assert held.left(3) == 3
+        assert held.get_state() == plain.get_state()
+        assert_equal(next(held), next(plain))
+    assert held.left(2) == 2
+    position = plain.get_state()
+    want = next(plain)
+    held.set_state(position)  # What was held is of another place.
+    assert_equal(next(held), want)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_end_and_an_error_are_known_ahead_and_come_after_what_is_held(tmp_path, prefetch):
+    lines = [json.dumps({"text": "x" * 15})] * 10
+    (tmp_path / "good").write_text("\n".join(lines))
+    (tmp_path / "bad").write_text("\n".join([*lines[:6], "{", *lines[7:]]))
+
+    def reading(name, **fields):
+        dataset = TextDataset.Config(source=JsonLines.Config(files=[str(tmp_path / name)]), shuffle=False, **fields)
+        return iter(TextInput.Config(batch_size=2, seq_len=16, dataset=dataset, prefetch=prefetch).build())
+
+    ends = reading("good", epochs=1)
+    assert [ends.left(4), ends.left(9), ends.left(2)] == [4, 5, 2]
+    assert isinstance(ends.next_error, StopIteration)
+    assert len(list(ends)) == 5
+    assert ends.left(3) == 0
+    broken = reading("bad")
+    assert next(broken) is not None
+    assert broken.left(3) == 2
+    assert isinstance(broken.next_error, DataError)
+    for held in (2, 1):
+        assert broken.left(3) == held
+        next(broken)
+    with pytest.raises(DataError, match="bad:7: not JSON"):
+        next(broken)
+    assert broken.get_state()["step"] == 3

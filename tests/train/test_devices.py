@@ -85,14 +85,15 @@ cfg.build().run()
 """
 
 
-def run_together(cfg: Trainer.Config, count: int, code: int = 0) -> list[str]:
-    """Runs processes, each of which has to end with a code; returns their errors."""
+def run_together(cfg: Trainer.Config | str, count: int, *more: str, code: int = 0) -> list[str]:
+    """Runs processes, each of which has to end with a code; returns their errors. A recipe is run by the command."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{s.getsockname()[1]}"
     shared = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
     shared |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
-    command = [sys.executable, "-c", PROGRAM, to_json(cfg)]
+    program = [PROGRAM_OF_RUN, cfg] if isinstance(cfg, str) else [PROGRAM, to_json(cfg)]
+    command = [sys.executable, "-c", *program, *more]
     processes = [
         subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env={**shared, "JAX_PROCESS_ID": str(rank)})
         for rank in range(count)
@@ -124,6 +125,53 @@ def test_several_processes_are_one_run(count, text, samples, unbroken, tmp_path)
     again = cfg.set(steps=7, mesh=Mesh())  # What they saved, one process goes on with.
     again.build().run()
     assert len(losses(again)) == 7
+
+
+PROGRAM_OF_RUN = """
+import sys
+from dovetail.cli import main
+
+sys.exit(main(["train", f"{sys.argv[1]}:run", *sys.argv[2:]]))
+"""
+
+
+def as_recipe(cfg: Trainer.Config, file: Path) -> str:
+    """Writes a run as a recipe in a file."""
+    text = f"from dovetail.config import from_json\n\n\ndef run():\n    return from_json({to_json(cfg)!r})\n"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.long
+def test_processes_stop_together_before_a_document_that_one_of_them_cannot_read_and_go_on_when_it_is_mended(tmp_path):
+    texts = [json.dumps({"text": f"Chapter {i} " * 9}) for i in range(40)]
+    cfg = evaluated_at_the_end(tiny(tmp_path, steps=14, save_every=1000, mesh=parse_mesh("data=2")))
+    file = tmp_path / "text.jsonl"
+    source = TextDataset.Config(source=JsonLines.Config(files=[str(file)]), shuffle=False)
+    cfg = cfg.set_in("input.dataset", source).set_in("input.streams", 2)
+    file.write_text("\n".join(texts))
+    whole = cfg.set(directory=str(tmp_path / "whole"))
+    run_together(whole, 2)
+    # This document is read by the second stream alone, which is of the second process.
+    file.write_text("\n".join([*texts[:13], "{", *texts[14:]]))
+    broken = as_recipe(cfg, tmp_path / "recipe.py")
+    for errors, other in zip(run_together(broken, 2, code=2), ("  (Process 1 of 2 found this.)", ""), strict=True):
+        assert f"dovetail train: {file}:14: not JSON" in errors
+        assert "input.dataset.on_bad_document=skip" in errors
+        assert other in errors
+        assert "is saved, before the error that ends the run." in errors
+    early = cfg.set(directory=str(tmp_path / "early"))
+    file.write_text("\n".join(["{", *texts[1:]]))  # Nothing can be saved.
+    assert all(
+        f"{file}:1: not JSON" in errors for errors in run_together(as_recipe(early, tmp_path / "b.py"), 2, code=2)
+    )
+    (stopped,) = Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build().steps()
+    assert 3 < stopped < 14
+    file.write_text("\n".join(texts).replace("Chapter 39", "Chapter ++"))  # Mended, with as many documents.
+    run_together(broken, 2, "--data-change", "keep")
+    file.write_text("\n".join(texts))
+    assert losses(cfg)[:14] == losses(whole)[:14]
+    assert Checkpointer.Config(directory=f"{cfg.directory}/checkpoints").build().latest() == 14
 
 
 @pytest.mark.long

@@ -43,15 +43,16 @@ def test_a_small_recipe_needs_nothing_that_is_not_shipped(name):
     assert cfg.input.build().bounds()["tokens"] <= cfg.model.vocab_size
 
 
-def test_a_large_recipe_names_the_files_it_needs():
+def test_a_large_recipe_asks_for_data_and_says_both_ways_to_give_it():
     with pytest.raises(ConfigError) as e:
         recipe("llama2-7b").build()
     assert str(e.value) == (
-        "Trainer.Config: 3 required fields are not set:\n"
-        "  input.tokenizer.file: str\n"
-        "  input.tokenizer.eos_token: str | None\n"
-        "  input.dataset.source.files: list[str]\n"
-        "  Set them, as in cfg.set_in('input.tokenizer.file', ...)."
+        "Trainer.Config: 1 required field is not set:\n"
+        "  input.dataset.path: str\n"
+        "    Prepare text once, for runs of any size: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE"
+        "\n    and give the place: --data PLACE. Or give text, for a small run, and what tokenises it:\n"
+        "    --text FILE... input.tokenizer.file=tokenizer.json 'input.tokenizer.eos_token=...'\n"
+        "  Set them, as in cfg.set_in('input.dataset.path', ...)."
     )
 
 

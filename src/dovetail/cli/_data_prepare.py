@@ -88,7 +88,7 @@ def _tokenizer(name: str) -> "Tokenizer.Config":
         raise ConfigError(f"--tokenizer: {name!r} is no file, and {e}") from None
     found = getattr(cfg, "tokenizer", None)
     if found is None:
-        raise ConfigError(f"--tokenizer: the input of {name} has no tokenizer.")
+        raise ConfigError(f"--tokenizer: {name} has none of its own: name a tokenizer.json, or 'bytes'.")
     return found
 
 

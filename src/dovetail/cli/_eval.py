@@ -6,6 +6,7 @@ import json
 
 from dovetail.config import ConfigError
 
+from ._start import check_data
 from ._text import add_text, text_and_overrides
 from ._use import load_run, start_run
 
@@ -13,12 +14,20 @@ from ._use import load_run, start_run
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     add_text(parser, "what to evaluate on, in place of all that the run evaluates")
+    parser.add_argument("--data", metavar="PLACE", help=_PREPARED)
     parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     parser.set_defaults(run=_eval)
 
 
+_PREPARED = "what `dovetail data prepare` has written, to evaluate on all of it in place of what the run evaluates"
+
+
 def _eval(args: argparse.Namespace) -> int:
     text, overrides = text_and_overrides(args)
+    if text and args.data is not None:
+        raise ConfigError("--text and --data: give one of them.")
+    if args.data is not None:
+        check_data(args.data)
     run = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
     from dovetail.serve import Sampler
     from dovetail.train import Evaluated, escaped, evaluators_of, findings, visible
@@ -28,8 +37,14 @@ def _eval(args: argparse.Namespace) -> int:
         from dovetail.zoo.recipes import eval_on_text
 
         cfg = eval_on_text(cfg, text)
+    if args.data is not None:
+        from dovetail.zoo.recipes import eval_on_data
+
+        cfg = eval_on_data(cfg, args.data)
     if all(isinstance(each, Sampler.Config) and not each.prompt for each in cfg.evaluators.values()):
-        raise ConfigError("this run has nothing to evaluate it (in evaluators). Name a text: --text FILE")
+        raise ConfigError(
+            "this run has nothing to evaluate it (in evaluators). Name a text or data: --text FILE, --data PLACE"
+        )
     trained = load_run(run._replace(cfg=cfg), args.step)
     found = list(findings(evaluators_of(trained.program, run.files), Evaluated(trained.step, trained.params)))
     metrics = {"step": trained.step} | {name: value for each in found for name, value in each.metrics.items()}

@@ -55,4 +55,5 @@ def _own_files(cfg: "Input.Config") -> Mapping[str, bytes] | None:
 
     if not isinstance(cfg, TextInput.Config):
         return {}
-    return None if missing_fields(cfg.tokenizer) else cfg.tokenizer.build(path="input.tokenizer").files()
+    named = cfg.tokenizer
+    return None if named is None or missing_fields(named) else named.build(path="input.tokenizer").files()

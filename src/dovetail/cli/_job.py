@@ -22,9 +22,15 @@ LAUNCHERS: dict[str, type[Launcher.Config]] = {
 
 
 def job_for(
-    cfg: Launcher.Config, run: Run, arguments: Sequence[str], code: Sequence[str], sweep: Sequence[Variant] = ()
+    cfg: Launcher.Config,
+    run: Run,
+    arguments: Sequence[str],
+    code: Sequence[str],
+    sweep: Sequence[Variant] = (),
+    *,
+    reads: Sequence[str] = (),
 ) -> Job:
-    """Returns the job of a run. Reads what it takes along; writes nothing."""
+    """Returns the job of a run, which `reads` data by full paths. Reads what it takes along; writes nothing."""
     if not isinstance(cfg, Engine.Config):
         given = [*arguments, *(text for name in code for text in ("--code", name))]
         return Job(tuple(given), Path(run.cfg.directory), run.cfg.status, hardware=run.hardware, sweep=tuple(sweep))
@@ -41,6 +47,7 @@ def job_for(
         name=cfg.name or f"{_plain(recipe)}-{bundle.hash[:8]}",
         hardware=run.hardware,
         bundle=bundle,
+        reads=tuple(reads),
         sweep=tuple(sweep),
     )
 

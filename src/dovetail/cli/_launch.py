@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dovetail.config import ConfigError, override
+from dovetail.config import ConfigError, check_complete, override
 from dovetail.launch import Engine, Launcher
 
 from ._job import LAUNCHERS, job_for
 from ._resolve import Run, note, resolve
+from ._start import Start, add_start, check_data, start_and_overrides
 from ._sweep import add_sweep, sweep
 
 _PREFIX = "launch."
@@ -26,6 +27,7 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dry-run", action="store_true", help="print exactly what would be submitted, and end")
     what.add_argument("--check", action="store_true", help="ask the engine whether it would take the job, and end")
     what.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
+    add_start(parser)
     add_sweep(parser)
     parser.set_defaults(run=_launch)
 
@@ -46,18 +48,28 @@ class Asked(NamedTuple):
     mesh: str | None = None
     on: str | None = None
     code: Sequence[str] = ()
+    start: Start = Start()
 
     def prepared(self) -> "Prepared":
         """Returns what does it, and what it is given. Nothing is submitted, started, or written."""
         own, rest = split_launching(self.overrides)
         cfg = LAUNCHERS[self.via]().set(**{name: value for name, value in self.flags.items() if value is not None})
         cfg = override(cfg, own, note=note)
-        cfg.build()  # What is wrong with it shows before what takes longer.
-        run = resolve(self.recipe, rest, self.mesh, self.on)
+        start = self._start(cfg.build())  # What is wrong with the launcher shows before what takes longer.
+        run = resolve(self.recipe, rest, self.mesh, self.on, change=start.change)
         named = {text.partition("=")[0] for text in own} | {name for name, n in self.flags.items() if n is not None}
         if isinstance(cfg, Engine.Config) and "processes" not in named and run.hardware is not None:
             cfg = cfg.set(processes=cfg.processes_on(run.hardware))
-        return Prepared(cfg, run, self._arguments(cfg, run, rest), self.code)
+        arguments = self._arguments(cfg, run, [*rest, *start.arguments()])
+        return Prepared(cfg, run, arguments, self.code, start.paths)
+
+    def _start(self, launcher: Launcher) -> Start:
+        """Returns what the run starts on, as its hosts are told. Data that is here as well is looked at."""
+        is_here = launcher.shares_files if isinstance(launcher, Engine) else True
+        start = self.start.in_full() if isinstance(launcher, Engine) else self.start
+        if start.data is not None and "://" not in start.data and is_here:
+            check_data(start.data)
+        return start
 
     def _arguments(self, cfg: Launcher.Config, run: Run, rest: Sequence[str]) -> list[str]:
         """Returns the arguments of `dovetail` in each process."""
@@ -82,12 +94,14 @@ class Prepared(NamedTuple):
     run: Run
     arguments: list[str]
     code: Sequence[str]
+    reads: Sequence[str] = ()  # Paths of data.
 
 
 def asked(args: argparse.Namespace) -> Asked:
     """Returns what a command line asks for."""
     flags = {name: getattr(args, name) for name in ("processes", "spares", "min_processes")}
-    return Asked(args.recipe, args.overrides, args.via, flags, args.mesh, args.on, args.code)
+    start, overrides = start_and_overrides(args)
+    return Asked(args.recipe, overrides, args.via, flags, args.mesh, args.on, args.code, start)
 
 
 def files_text(files: dict[str, str]) -> str:
@@ -105,10 +119,11 @@ def _launch(args: argparse.Namespace) -> int:
             raise ConfigError(f"{option} is of sweeps, and there is no --sweep and no --seeds. Remove it.")
     prepared = asked(args).prepared()
     launcher: Launcher = prepared.cfg.build()
-    job = job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code)
+    job = job_for(prepared.cfg, prepared.run, prepared.arguments, prepared.code, reads=prepared.reads)
     if args.dry_run:
         print(files_text(dict(launcher.render(job))), end="")
         return 0
+    check_complete(prepared.run.cfg)  # Before chips are waited for.
     prepared.run.cfg.status.token()
     if not isinstance(launcher, Engine):
         if args.check:

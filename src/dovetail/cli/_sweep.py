@@ -29,6 +29,7 @@ from dovetail.config import ConfigError, override, split_override
 from dovetail.launch import DONE, FAILED, RESUMABLE, Engine, Job, JobInfo, Variant, exit_code_in, record_in
 
 from ._job import job_for
+from ._start import start_and_overrides, without_changes
 from ._sweep_results import Result, best, measured, picture, result_of, table_of
 from ._table import printable
 
@@ -160,7 +161,7 @@ def sweep(args: argparse.Namespace, asked: "Asked") -> int:
 
 def _launched_as(args: argparse.Namespace, prepared: "Prepared", variant: Variant) -> list[str]:
     """Returns what decides what a run computes."""
-    own = [text for text in prepared.arguments if not text.startswith("directory=")]
+    own = [text for text in without_changes(prepared.arguments) if not text.startswith("directory=")]
     return [*own, *(text for name in args.code for text in ("--code", name)), *variant.overrides]
 
 
@@ -236,7 +237,8 @@ def _by_engine(
         raise ConfigError(f"--at-once: {args.via} has queues for that, and starts what is submitted as they allow.")
     cfg = prepared.cfg if args.at_once is None else override(prepared.cfg, [f"at_once={args.at_once}"])
     engine: Engine = cfg.build()
-    parts = _parts(engine, job_for(cfg, prepared.run, prepared.arguments, prepared.code, missing)) if missing else []
+    given = (cfg, prepared.run, prepared.arguments, prepared.code, missing)
+    parts = _parts(engine, job_for(*given, reads=prepared.reads)) if missing else []
     if args.dry_run or args.check:
         for part in parts:
             print("\n".join(engine.render(part).values()) if args.dry_run else engine.check(part).strip())
@@ -350,7 +352,8 @@ def _asked_to_end() -> Iterator[list[int]]:
 
 def _command(args: argparse.Namespace, variant: Variant) -> list[str]:
     """Returns the arguments of `dovetail` for one run on this machine."""
-    command = ["launch", args.recipe, "--via", args.via, *args.overrides, *variant.overrides]
+    start, overrides = start_and_overrides(args)
+    command = ["launch", args.recipe, "--via", args.via, *overrides, *variant.overrides, *start.arguments()]
     for name in ("mesh", "on", "processes", "spares", "min_processes"):
         value = getattr(args, name)
         command += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []

@@ -7,6 +7,7 @@ from ._component import Component as Component
 from ._component import Incomplete as Incomplete
 from ._component import MissingFieldsError as MissingFieldsError
 from ._component import built_configs as built_configs
+from ._component import check_complete as check_complete
 from ._component import missing_fields as missing_fields
 from ._errors import ConfigError as ConfigError
 from ._errors import did_you_mean as did_you_mean

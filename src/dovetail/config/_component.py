@@ -127,6 +127,12 @@ def missing_fields(cfg: ConfigBase) -> list[str]:
     return [line.partition(":")[0] for line in _missing_fields(cfg, "", given=frozenset())]
 
 
+def check_complete(cfg: ConfigBase) -> None:
+    """Raises what `build` would raise if fields are not set that no parent can fill."""
+    if found := list(_missing_fields(cfg, "", given=frozenset())):
+        raise _report(cfg, found)
+
+
 def _note_missing(cfg: ConfigBase, path: str, found: list[str]) -> None:
     if any(map(_is_unset, parts(cfg).values())):
         found.extend(_missing_fields(cfg, path, given=frozenset()))
@@ -144,7 +150,8 @@ def _missing_fields(value: Any, path: str, given: frozenset[str]) -> Iterator[st
         if part is not REQUIRED:
             yield from _missing_fields(part, join(path, key), _fillable(value, hint, part) if hints else given)
         elif not hints or key not in given:
-            yield f"{join(path, key)}: {name_of(hint)}"
+            advice = getattr(value, "when_missing", {}).get(key, "").replace("\n", "\n    ")
+            yield f"{join(path, key)}: {name_of(hint)}" + (f"\n    {advice}" if advice else "")
 
 
 def _fillable(cfg: Any, hint: Any, part: Any) -> frozenset[str]:

@@ -4,6 +4,7 @@
 from ._array_record import ArrayRecord as ArrayRecord
 from ._arrow import Arrow as Arrow
 from ._blocks import PreparedData as PreparedData
+from ._blocks import tokenizer_at as tokenizer_at
 from ._change import Carried as Carried
 from ._change import ChangedDataError as ChangedDataError
 from ._change import DataChange as DataChange
@@ -23,6 +24,7 @@ from ._hugging_face import HuggingFaceTokenizer as HuggingFaceTokenizer
 from ._input import Input as Input
 from ._input import TextInput as TextInput
 from ._iterator import BatchIterator as BatchIterator
+from ._iterator import Pace as Pace
 from ._iterator import merge_states as merge_states
 from ._jsonl import JsonLines as JsonLines
 from ._manifest import Manifest as Manifest
@@ -52,6 +54,7 @@ from ._split import Split as Split
 from ._split import source_of as source_of
 from ._text import TextFiles as TextFiles
 from ._tokenizer import ByteTokenizer as ByteTokenizer
+from ._tokenizer import KnownTokenizer as KnownTokenizer
 from ._tokenizer import Tokenizer as Tokenizer
 from ._transform import DocumentTransform as DocumentTransform
 from ._weights import WeightSchedule as WeightSchedule

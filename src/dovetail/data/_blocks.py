@@ -16,6 +16,7 @@ from ._manifest import (
     LENGTH,
     ORIGIN,
     WEIGHT,
+    Manifest,
     line_type,
     read_lines,
     read_manifest,
@@ -23,7 +24,7 @@ from ._manifest import (
     shard_name,
 )
 from ._places import Place, Range, open_place
-from ._tokenizer import Tokenizer
+from ._tokenizer import KnownTokenizer, Tokenizer
 
 _TABLES = 4096  # Tables of blocks that are kept: some kilobytes each.
 
@@ -57,12 +58,9 @@ class PreparedData:
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer that the data was prepared with."""
-        about = self.manifest.tokenizer
-        files = {name: self.place.need(f"tokenizer/{name}") for name in about["files"]}
-        for name, crc in about["files"].items():
-            _check(files[name], int(crc, 16), f"{self.place.where}/tokenizer/{name}")
-        built: Tokenizer = from_json(about["config"]).build(files=files, path="tokenizer")
-        if built.fingerprint() != about["fingerprint"]:
+        known = _known_tokenizer(self.place, self.manifest)
+        built: Tokenizer = known.cfg.build(files=known.files, path="tokenizer")
+        if built.fingerprint() != self.manifest.tokenizer["fingerprint"]:
             raise ConfigError(f"{self.place.where}: its tokenizer is made by another version of dovetail.")
         return built
 
@@ -151,6 +149,20 @@ class PreparedData:
                 except DataError as e:
                     found.append(_first_line(e))
             yield shard, list(dict.fromkeys(found))
+
+
+def tokenizer_at(path: str, where: str) -> KnownTokenizer:
+    """Returns the tokenizer that the data at a place was prepared with; little else is read."""
+    place = open_place(path, where)
+    return _known_tokenizer(place, read_manifest(place, where))
+
+
+def _known_tokenizer(place: Place, manifest: Manifest) -> KnownTokenizer:
+    about = manifest.tokenizer
+    files = {name: place.need(f"tokenizer/{name}") for name in about["files"]}
+    for name, crc in about["files"].items():
+        _check(files[name], int(crc, 16), f"{place.where}/tokenizer/{name}")
+    return KnownTokenizer(from_json(about["config"]), files)
 
 
 def _first_line(error: DataError) -> str:

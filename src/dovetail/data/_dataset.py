@@ -19,7 +19,7 @@ from ._packing import ConcatPacker, Packer, Row, State
 from ._run import NumberedReader, Tokens, is_masked, joined
 from ._skipped import LEAST, Skipped, Skips, skipped_in
 from ._source import Source
-from ._tokenizer import Tokenizer, check_ids, special_to_add
+from ._tokenizer import KnownTokenizer, Tokenizer, check_ids, special_to_add
 from ._transform import DocumentTransform, Transforms
 
 
@@ -38,6 +38,13 @@ class Dataset(Component, abc.ABC):
             """Returns the shape of each field of a row."""
             return (seq_len,)
 
+        def prepared_with(self, where: str) -> KnownTokenizer | None:
+            """Returns the tokenizer that its data was prepared with; None if text is tokenised as it is read.
+
+            `where` is the path of this config, for errors.
+            """
+            return None
+
     def __init__(self, cfg: Config, *, tokenizer: Tokenizer, rows_per_step: int = 1, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._tokenizer, self._rows_per_step = tokenizer, rows_per_step
@@ -54,6 +61,11 @@ class Dataset(Component, abc.ABC):
     @property
     def rows_go_on(self) -> bool:
         """Whether each row of a stream starts where the one before ended, so that each row of a batch is a stream."""
+        return False
+
+    @property
+    def wants_streams(self) -> bool:
+        """Whether as many streams as are of use are taken, unless an input says how many; else it is one."""
         return False
 
     @abc.abstractmethod

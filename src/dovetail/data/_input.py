@@ -7,15 +7,16 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dovetail.config import REQUIRED, Component, ConfigError, find
+from dovetail.config import REQUIRED, Component, ConfigError, missing_fields
 
+from ._advice import prepare_commands
 from ._batches import empty_row, make_batches, needed_streams, shares_of
 from ._change import ChangedDataError, Old
-from ._dataset import Dataset, TextDataset
+from ._dataset import Dataset
 from ._errors import DataError, child_path, place_of
 from ._iterator import BatchIterator
 from ._packing import FIELDS, State
@@ -35,6 +36,13 @@ class Input(Component, abc.ABC):
 
     class Config(Component.Config):
         batch_size: int = REQUIRED  # Rows of a global batch, over all processes.
+
+        def completed(self, where: str, like: "Input.Config | None" = None) -> Self:
+            """Returns the config with what follows from its data, as the record of a run has to have it.
+
+            What it leaves open else is as in the input of the run, `like`. `where` is its path, for errors.
+            """
+            return self
 
         def batch_specs(self) -> tuple[BatchSpec, ...]:
             """Returns what batches are like: one spec for each shape that there may be. Nothing is read for that."""
@@ -59,7 +67,7 @@ class Input(Component, abc.ABC):
         return {}
 
     def when_slow(self) -> str:
-        """Returns what to do if it makes batches too slowly; empty if nothing is known."""
+        """Returns what to do if it makes batches too slowly, as a command or a clause; empty if nothing is known."""
         return ""
 
     def figures(self, position: State) -> dict[str, float]:
@@ -117,15 +125,17 @@ class TextInput(Input):
 
     class Config(Input.Config):
         seq_len: int = REQUIRED
-        tokenizer: Tokenizer.Config = ByteTokenizer.Config()
+        # None: the one that the data was prepared with; of what a run is evaluated on, else that of the run.
+        tokenizer: Tokenizer.Config | None = ByteTokenizer.Config()
         dataset: Dataset.Config = REQUIRED
         seed: int = 0
-        # Changes the order of the data, so it is chosen once for a run. It divides batch_size. None: as many as are of
-        # use, up to 64, where the data does not end; for prepared data.
-        streams: int | None = 1
+        # Changes the order of the data, so it is chosen once for a run. It divides batch_size. None: one, but for
+        # prepared data that does not end, also in a mixture, as many as are of use: up to 64.
+        streams: int | None = None
         num_workers: int = 0  # Processes that prepare batches, beside this one.
         prefetch: int = 2  # Batches prepared ahead in a thread.
-        may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch"})  # When a run is resumed.
+        # When a run is resumed. A position knows how many streams it is one of.
+        may_change: ClassVar[frozenset[str]] = frozenset({"num_workers", "prefetch", "streams"})
 
         def batch_specs(self) -> tuple[BatchSpec, ...]:
             """Returns the one that there is: fields of tokens."""
@@ -139,9 +149,17 @@ class TextInput(Input):
             """Whether the other input has the same tokenizer."""
             return isinstance(other, TextInput.Config) and self.tokenizer == other.tokenizer
 
+        def completed(self, where: str, like: Input.Config | None = None) -> Self:
+            """Returns the config with the tokenizer of the data, or else of the run, where it has none of its own."""
+            if self.tokenizer is not None or self.dataset is REQUIRED:
+                return self
+            if (known := self.dataset.prepared_with(f"{where}.dataset")) is not None:
+                return self.set(tokenizer=known.cfg)
+            return self.set(tokenizer=like.tokenizer) if isinstance(like, TextInput.Config) else self
+
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
-        self.tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"), files=files)
+        self.tokenizer = self._built_tokenizer(files)
         for name, least in {"batch_size": 1, "seq_len": 1, "streams": 1, "num_workers": 0, "prefetch": 0}.items():
             if getattr(cfg, name) is not None and getattr(cfg, name) < least:
                 raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use {least} or more.")
@@ -153,7 +171,7 @@ class TextInput(Input):
         given = {"tokenizer": self.tokenizer, "rows_per_step": cfg.batch_size}
         self._dataset: Dataset = dataset.build(path=child_path(self, "dataset"), **given)
         self._check_streams_of_rows()
-        several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.is_endless else 1
+        several = math.gcd(cfg.batch_size, _STREAMS) if self._dataset.wants_streams and self._dataset.is_endless else 1
         several = cfg.batch_size if self._dataset.rows_go_on else several
         self._num_streams = several if cfg.streams is None else cfg.streams
         if self._num_streams > 1 and not self._dataset.is_endless:
@@ -171,14 +189,32 @@ class TextInput(Input):
                 f"  Use streams={self.cfg.batch_size}, the batch_size, or another packer."
             )
 
+    def _built_tokenizer(self, files: Mapping[str, bytes] | None) -> Tokenizer:
+        """Returns the tokenizer; that of prepared data is made from what lies with the data."""
+        cfg, given, path = self.cfg, self.cfg.tokenizer, child_path(self, "tokenizer")
+        if given is None or files is None:
+            known = cfg.dataset.prepared_with(child_path(self, "dataset"))
+            if known is not None and given in (None, known.cfg):
+                given, files = known.cfg, known.files if files is None else files
+        if given is None:
+            dataset = cfg.dataset.set(seq_len=cfg.seq_len, seed=cfg.seed)
+            if missing_fields(dataset):
+                dataset.build(path=child_path(self, "dataset"))  # The data is not named: that is to be said.
+            raise ConfigError(
+                f"{path}: is None, for the one that the data was prepared with, and this data is not prepared.\n"
+                f"  Name one, as in {path}=HuggingFaceTokenizer {path}.file=tokenizer.json."
+            )
+        return given.build(path=path, files=files)
+
     def files(self) -> Mapping[str, bytes]:
         """Returns those of the tokenizer."""
         return self.tokenizer.files()
 
     def when_slow(self) -> str:
-        if any(isinstance(cfg, TextDataset.Config) for _, cfg in find(self.cfg, Dataset.Config)):
-            return "Tokenise the text once: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE"
-        return "Divide the work: num_workers=N, of at most as many as there are streams."
+        if commands := prepare_commands(self.cfg.dataset, self.tokenizer.cfg):
+            return commands
+        where = place_of(self, "num_workers")
+        return f"divide the work among processes, at most {self._num_streams} of them: {where}=N"
 
     def bounds(self) -> Mapping[str, int]:
         """Returns the number of tokens that there are."""

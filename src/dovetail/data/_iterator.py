@@ -1,16 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BatchIterator`: one process's part of each global batch, and a position from which any number of processes go on."""
 
+import contextlib
 import json
+import math
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ._batches import join_batches
 from ._change import ChangedDataError, changes
 from ._errors import DataError
 from ._packing import State
-from ._spec import Batch
+from ._spec import Batch, BatchSpec
+
+
+class Pace(NamedTuple):
+    """How fast batches were made, if all cores are free to: without the first, which opens files, starts processes."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    fastest: float = math.inf  # Seconds for a batch.
+
+    def figures(self, spec: BatchSpec) -> dict[str, float]:
+        """Returns how many units a second could be made, as `data/rate`; nothing if that is not known."""
+        return {"data/rate": spec.num_units * self.batches / self.seconds} if self.seconds else {}
+
 
 _Maker = Callable[[dict[str, State]], list[Any]]  # Starts what makes the batches, at these positions of the streams.
 _Check = Callable[[dict[str, State]], None]  # Raises if there must be no batch that leads to these positions.
@@ -42,11 +59,18 @@ class BatchIterator:
         self._opened = [iterator]
         self._shut = weakref.finalize(self, _shut, self._opened, self._core)  # At the latest when Python ends.
         self._error: Exception | None = None
+        self._held = deque[tuple[Batch, State]]()  # Made, not given yet; with the position after each.
+        self._at: State | None = None  # After the batch given last, where others are held.
 
     @property
     def is_whole(self) -> bool:
         """Whether its position is that of all processes, not of its own streams alone."""
         return self._core.is_whole
+
+    @property
+    def pace(self) -> Pace:
+        """How fast it makes batches, as far as is known."""
+        return self._core.pace
 
     @property
     def _iterator(self) -> Any:
@@ -58,6 +82,13 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Batch:
+        if self._opened and self._held:
+            batch, self._at = self._held.popleft()
+            return batch
+        self._at = None
+        return self._made()
+
+    def _made(self) -> Batch:
         if self._opened and self._error is not None:  # After an error, Grain would report the end of the data.
             raise self._error
         iterator = self._iterator
@@ -67,15 +98,33 @@ class BatchIterator:
             self._error = StopIteration() if isinstance(e, StopIteration) else e
             raise
 
+    def left(self, most: int) -> int:
+        """Returns how many batches are still to come, up to `most`; these are made now, and held.
+
+        With fewer than that, the data ends after them, or cannot be read: `next_error` is why.
+        """
+        while len(self._held) < most and self._error is None:
+            if self._at is None:
+                self._at = self._iterator.get_state()
+            with contextlib.suppress(Exception):  # It is kept.
+                self._held.append((self._made(), self._iterator.get_state()))
+        return min(len(self._held), most)
+
+    @property
+    def next_error(self) -> Exception | None:
+        """What asking for the batch after those that are held would raise, if that is known."""
+        return self._error
+
     def get_state(self) -> State:
         """Returns the position after the batch given last."""
-        return json.loads(json.dumps(self._iterator.get_state()))
+        return json.loads(json.dumps(self._iterator.get_state() if self._at is None else self._at))
 
     def set_state(self, state: State) -> None:
         """Goes to a position: of this input, in any process and with any number of them and of workers."""
         self._core.check(state)
         self._iterator.set_state(state)
-        self._error = None
+        self._error = self._at = None
+        self._held.clear()
 
     def close(self) -> None:
         """Ends threads and processes; the iterator cannot be used any more."""
@@ -107,16 +156,27 @@ class _Batches:
         self._step = 0
         self._states: dict[str, State] = {}
         self._makers: list[Iterator[Any]] | None = None
+        self.pace = Pace()
 
     def __next__(self) -> Batch:
         if self._makers is None:  # Not before: a position may be set first.
             self._makers = self._start(self._states)
-        made = [next(maker) for maker in self._makers]
+            made = [next(maker) for maker in self._makers]
+        else:
+            begun = time.perf_counter()
+            made = [next(maker) for maker in self._makers]
+            passed = time.perf_counter() - begun
+            # Workers make theirs at the same time, and ahead: they say how long it took.
+            self._count(max(getattr(maker, "seconds", passed) for maker in self._makers))
         states = {name: state for _, each in made for name, state in each.items()}
         if self._check is not None:
             self._check(states)
         self._step, self._states = self._step + 1, states
         return join_batches([batch for batch, _ in made])
+
+    def _count(self, seconds: float) -> None:
+        batches, before, fastest = self.pace
+        self.pace = Pace(batches + 1, before + seconds, min(fastest, seconds))
 
     def get_state(self) -> State:
         return {"step": self._step, "streams": self._states, "about": self._about}

@@ -16,6 +16,7 @@ from ._order import derive_seed
 from ._packing import Row, State
 from ._skipped import Skipped
 from ._stride import Stride, Turns
+from ._tokenizer import KnownTokenizer
 from ._weights import Weight, Weights
 
 _Given = Mapping[str, Sequence[int]]  # By part: rows, tokens and documents.
@@ -47,6 +48,11 @@ class Mixture(Dataset):
                 raise ConfigError(f"Mixture: rows have several shapes: {found}. Use parts with rows of one shape.")
             return next(iter(shapes.values()), (seq_len,))
 
+        def prepared_with(self, where: str) -> KnownTokenizer | None:
+            parts: Mapping[str, Dataset.Config] = {} if self.parts is REQUIRED else self.parts
+            found = (part.prepared_with(f"{where}.parts.{name}") for name, part in parts.items())
+            return next((known for known in found if known is not None), None)
+
     def __init__(self, cfg: Config, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self._check_names()
@@ -76,6 +82,10 @@ class Mixture(Dataset):
     @property
     def is_endless(self) -> bool:
         return any(part.is_endless for part in self._parts.values())
+
+    @property
+    def wants_streams(self) -> bool:
+        return any(part.wants_streams for part in self._parts.values())
 
     def fingerprint(self) -> dict[str, Any]:
         parts = {name: part.fingerprint() for name, part in self._parts.items()}

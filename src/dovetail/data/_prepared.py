@@ -6,7 +6,7 @@ shuffled into each other, and each stream reads windows of its own. So a process
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,14 +14,21 @@ import numpy as np
 
 from dovetail.config import REQUIRED, ConfigError
 
-from ._blocks import PreparedData
+from ._blocks import PreparedData, tokenizer_at
 from ._change import Carried, Old, in_other_rows
 from ._dataset import Dataset, check_group, count_figures
 from ._errors import child_path, place_of
 from ._order import derive_seed, permutation, permuted
 from ._packing import ConcatPacker, Packer, Row, State
 from ._run import DocumentPlace, Reader, Run, Tokens, joined_weights
+from ._tokenizer import KnownTokenizer
 from ._transform import DocumentTransform, Transforms
+
+_WITHOUT_DATA = (
+    "Prepare text once, for runs of any size: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE\n"
+    "and give the place: --data PLACE. Or give text, for a small run, and what tokenises it:\n"
+    "--text FILE... input.tokenizer.file=tokenizer.json 'input.tokenizer.eos_token=...'"
+)
 
 
 class Window(NamedTuple):
@@ -53,6 +60,10 @@ class PreparedDataset(Dataset):
         part: Literal["all", "train", "held-out"] = "all"
         held_out: float = 0.05
         may_change: ClassVar[frozenset[str]] = frozenset({"path"})  # Moved: a position knows what was in it.
+        when_missing: ClassVar[Mapping[str, str]] = {"path": _WITHOUT_DATA}
+
+        def prepared_with(self, where: str) -> KnownTokenizer | None:
+            return None if self.path is REQUIRED else tokenizer_at(self.path, f"{where}.path")
 
         def row_shape(self, seq_len: int) -> tuple[int, ...]:
             return self.packer.row_shape(seq_len)
@@ -103,6 +114,10 @@ class PreparedDataset(Dataset):
     @property
     def rows_go_on(self) -> bool:
         return self._packer.rows_go_on
+
+    @property
+    def wants_streams(self) -> bool:
+        return True
 
     def fingerprint(self) -> dict[str, Any]:
         fields = ("seed", "shuffle", "epochs", "blocks", "part", "held_out")

@@ -4,7 +4,7 @@
 import abc
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,13 @@ class Tokenizer(Component, abc.ABC):
             found = ", ".join(map(repr, self._files)) or "none"
             raise ConfigError(f"{place_of(self)}: is made from a file called {name!r}, was given {found}.")
         return self._files[name]
+
+
+class KnownTokenizer(NamedTuple):
+    """A tokenizer that data was prepared with."""
+
+    cfg: Tokenizer.Config
+    files: Mapping[str, bytes]  # That it is made from: they need not be where they were.
 
 
 def _rebuild(cfg: Component.Config, files: dict[str, bytes], path: str) -> Any:

@@ -7,6 +7,7 @@ Import this module where it is used: Grain imports JAX.
 import functools
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class Worker:
         if not flags.FLAGS.is_parsed():  # Grain reads flags, which exist only under `absl.app.run`.
             flags.FLAGS.mark_as_parsed()
         options = grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=_AHEAD)
+        self.seconds = 0.0  # That it took to make the last batch.
         self._iterator = iter(_Dataset(make).mp_prefetch(options, worker_init_fn=_stay))
         self._iterator.start_prefetch()
 
@@ -39,8 +41,9 @@ class Worker:
         return self
 
     def __next__(self) -> tuple[Batch, dict[str, State]]:
-        batch, states = next(self._iterator)
-        return batch, json.loads(states)
+        batch, told = next(self._iterator)
+        states, self.seconds = json.loads(told)
+        return batch, states
 
     def close(self) -> None:
         """Ends the process."""
@@ -71,8 +74,9 @@ class _Iterator(grain.DatasetIterator[Any]):
         return self._make()
 
     def __next__(self) -> tuple[Batch, str]:
+        begun = time.perf_counter()
         batch, states = next(self._made)
-        return batch, json.dumps(states)
+        return batch, json.dumps([states, time.perf_counter() - begun])
 
     def get_state(self) -> dict[str, Any]:
         return {}

@@ -15,7 +15,7 @@ from ._bundle import Bundle
 from ._cluster_pod import SECRET, TAKEN, pod_of_run
 from ._host import Work
 from ._jobset import SPARE, WORKER, Jobs, JobSet, Policy
-from ._launcher import Job
+from ._launcher import Job, check_reads
 from ._names import job_name
 from ._yaml import to_yaml
 
@@ -194,4 +194,5 @@ def _directory(job: Job, mount: str) -> str:
             f"launch: the directory of the run is {str(directory)!r}, and pods share only what is below {mount!r} "
             f"(launch.mount).\n  Say one there, as in directory={mount}/{directory.name or 'NAME'}."
         )
+    check_reads(job, mount, "pods")
     return str(directory)

@@ -31,6 +31,7 @@ class Engine(Launcher, abc.ABC):
             """Returns how many processes there are on hardware, if nobody says how many: one a host."""
             return hardware.num_hosts
 
+    shares_files: ClassVar[bool] = False  # Whether its hosts have the files of this machine, by the same paths.
     takes_sweeps: ClassVar[bool] = False  # Whether a job with several runs is one job to it; else each is submitted.
 
     def launch(self, job: Job) -> int:

@@ -3,10 +3,10 @@
 
 import abc
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from dovetail.config import Component
+from dovetail.config import Component, ConfigError
 from dovetail.hardware import Hardware
 from dovetail.progress import Status
 
@@ -29,6 +29,7 @@ class Job(NamedTuple):
     name: str = ""  # For people, and for the engine.
     hardware: Hardware | None = None  # What it is for, if something is named.
     bundle: Bundle | None = None  # What the hosts of an engine run.
+    reads: tuple[str, ...] = ()  # Paths in full, and URLs, that its processes read.
     sweep: tuple[Variant, ...] = ()  # Runs that are launched in place of one; `directory` has what they share.
 
     def of(self, number: int) -> "Job":
@@ -41,6 +42,16 @@ class Job(NamedTuple):
     def logs(self) -> Path:
         """Where the launch keeps logs, stacks and events."""
         return self.directory / "launch"
+
+
+def check_reads(job: Job, mount: str, who: str) -> None:
+    """Raises if a job reads what its hosts do not have: they share what is below one directory, and nothing else."""
+    for path in job.reads:
+        if "://" not in path and not PurePosixPath(path).is_relative_to(mount):
+            raise ConfigError(
+                f"launch: the run reads {path!r}, and {who} share only what is below {mount!r} (launch.mount).\n"
+                f"  Put it there, or use data in a store: --data s3://BUCKET/NAME."
+            )
 
 
 class Launcher(Component, abc.ABC):

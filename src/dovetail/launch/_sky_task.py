@@ -12,7 +12,7 @@ from dovetail.hardware import Hardware, hardware, offer_of
 
 from ._exit_codes import BAD_HOST, RESUMABLE
 from ._host import Work
-from ._launcher import Job
+from ._launcher import Job, check_reads
 from ._names import job_name
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def _directory(job: Job, cfg: "SkyPilot.Config") -> str:
             f"launch: the directory of the run is {str(directory)!r}, and hosts share only what is below "
             f"{cfg.mount!r}, which is {cfg.bucket}.\n  Say directory={cfg.mount}/{directory.name or 'NAME'}."
         )
+    check_reads(job, cfg.mount, "hosts")
     return str(directory)
 
 

@@ -55,6 +55,7 @@ class Slurm(Engine):
         def processes_on(self, hardware: Hardware) -> int:
             return hardware.num_hosts * (math.prod(hardware.host_shape) if self.per_host == "chips" else 1)
 
+    shares_files = True  # The directory of the run, at least.
     takes_sweeps = True  # As an array.
 
     def __init__(self, cfg: Config, **kwargs: Any) -> None:

@@ -86,7 +86,10 @@ def tokenizer_of(cfg: Trainer.Config, files: Mapping[str, bytes] | None) -> Toke
     if not isinstance(cfg.input, TextInput.Config):
         kind = type(cfg.input).__qualname__.removesuffix(".Config")
         raise ConfigError(f"input: {kind} has no tokenizer, without which there is no text. Use a TextInput.")
-    return cfg.input.tokenizer.build(path="input.tokenizer", files=files)
+    named = cfg.input.completed("input").tokenizer
+    if named is None:
+        raise ConfigError("input.tokenizer: is that of the data, which is not named. Set input.dataset.path=...")
+    return named.build(path="input.tokenizer", files=files)
 
 
 def with_stop(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:

@@ -19,6 +19,7 @@ from dovetail.data import (
     DataChange,
     DataError,
     Input,
+    Pace,
     merge_states,
     spec_of,
 )
@@ -188,6 +189,21 @@ class GlobalBatches:
             return batch
         shardings = self._devices.batch_shardings(self.spec)
         return {name: self._placed(values, shardings[name]) for name, values in batch.items()}
+
+    def left(self, most: int) -> int:
+        """Returns how many batches are still to come in this process, up to `most`, which are made now."""
+        return self._source.left(most)
+
+    @property
+    def pace(self) -> Pace:
+        """How fast this process makes its part of each batch."""
+        return self._source.pace
+
+    def raise_error(self) -> None:
+        """Raises what makes the batch after the last one impossible in this process, unless the data just ends."""
+        error = self._source.next_error
+        if error is not None and not isinstance(error, StopIteration):
+            raise error
 
     def _filled(self, batch: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         self.spec = spec_of(batch, self._declared, "the input", self._count)

@@ -26,16 +26,16 @@ class HeldOutLoss(Evaluator):
 
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, files=files, **kwargs)
-        path = f"{self._path}.input"
+        path, of_run = f"{self._path}.input", self.program.cfg.input
+        data = cfg.input.completed(path, of_run)
         # What the input of the run has read is not read again.
-        same = cfg.input.shares_files(self.program.cfg.input)
-        self.input: Input = cfg.input.build(path=path, files=files if same else None)
+        self.input: Input = data.build(path=path, files=files if data.shares_files(of_run) else None)
         if self.input.is_endless:
             raise ConfigError(
                 f"{path}: its data has no end, and so would an evaluation. Use a data set that ends, as with\n"
                 f"  {path}.dataset.epochs=1."
             )
-        self.program.check_input(path, cfg.input)
+        self.program.check_input(path, data)
         check_bounds(self.program.cfg.model, self.input, path)
         self._step = self.program.eval_step()
 

@@ -23,6 +23,7 @@ from dovetail.progress import phase
 from ._batch import abstract_batch, batch_shape, largest
 from ._device_sums import DeviceSums
 from ._devices import Devices
+from ._ends import LEFT, abstract_left
 from ._fields import trace_loss
 from ._hardware_check import HardwareCheck
 from ._loss_scales import LossScales
@@ -82,7 +83,7 @@ class Program:
 
         With a hardware check it also returns sums over the gradients, of the steps that are checked.
         """
-        batch = abstract_batch(spec, self.devices.batch_shardings(spec))
+        batch = abstract_batch(spec, self.devices.batch_shardings(spec)) | abstract_left(self.devices)
         with _from_cache() as found:
             compiled = self.compile(jax.jit(self._step(spec), **self._options()), state, batch)
         self.was_kept = bool(found)
@@ -160,8 +161,11 @@ class Program:
         inner = train_step(self.model, self.learner, **common)
 
         def step(state: TrainState, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+            batch = dict(batch)
+            left = {LEFT: batch.pop(LEFT).min()} if LEFT in batch else {}
             with kernel_choices() as choices:
                 state, metrics, *sums = inner(state, batch)
+            metrics |= left
             self.fallbacks = [choice for choice in choices if choice.is_fallback]
             metrics[f"{spec.unit}s"] = jnp.asarray(spec.count(batch), jnp.float32)
             return state, metrics | {f"fallback/{choice.path}": jnp.ones(()) for choice in self.fallbacks}, *sums

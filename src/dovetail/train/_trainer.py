@@ -23,6 +23,7 @@ from dovetail.progress import Status, advanced, begun, failed, phase
 
 from ._batch import largest
 from ._data_record import DataRecord
+from ._ends import AHEAD, Ends
 from ._errors import HardwareError, TrainingError
 from ._evaluator import Evaluated, Evaluator, evaluators_of, findings
 from ._fields import check_bounds
@@ -47,7 +48,6 @@ from ._trained import has_only_weights, recover_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
 _NOTHING: Any = None
-_AHEAD = 2  # Steps that the host is ahead of the device: enough for the device never to wait, few batches in memory.
 
 
 @dataclasses.dataclass
@@ -61,6 +61,7 @@ class _Run:
     tiers: Tiers
     source: str = ""  # Where its state is from, unless that is the store.
     meter: Meter = dataclasses.field(init=False)  # Set when there is something to do.
+    ends: Ends = dataclasses.field(init=False)  # Set when it goes on.
     step: int = dataclasses.field(init=False)  # Made so far.
     saved: int = dataclasses.field(init=False)
     evaluated: dict[str, int] = dataclasses.field(default_factory=dict[str, int])  # The last step, by evaluator.
@@ -130,6 +131,7 @@ class Trainer(Component):
 
     def __init__(self, cfg: Config, *, files: Mapping[str, bytes] | None = None, **kwargs: Any) -> None:
         """`files` are those of the checkpoint that the run goes on from; without them the input reads its own."""
+        cfg = cfg.set(input=cfg.input.completed("input"))  # What is recorded must not depend on what lies elsewhere.
         super().__init__(cfg, **kwargs)
         for name in ("steps", "log_every", "save_every", "max_bad_steps"):
             if getattr(cfg, name) < 1:
@@ -186,11 +188,11 @@ class Trainer(Component):
                 return run.state
             self._outside.open()
             size = self._sizes[largest(self._program.batches).text()]
-            about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. "
             # Only the first process shows it, and to measure one takes a while.
             peak = peak_of(self._devices.all, self.cfg.compute_dtype) if is_first() else Peak(None, "")
             run.meter = Meter(size.unit, peak, self._outside.data_wait.seconds)
-            about += f"Peak: {peak.text}. "
+            self._outside.data_wait.peak = peak.flops
+            about = f"{size.parameters:,} parameters, {size.units:,} {size.unit}s a step. Peak: {peak.text}. "
             about += _going_on(run) if run.first else f"The run is in {self.cfg.directory}."
             about += "".join(f"\n{text}" for text in (tiers.about, said) if text) + told(self._outside.url)
             for observer in self.observers:
@@ -278,10 +280,12 @@ class Trainer(Component):
     def _advance(self, run: _Run, interrupted: list[bool]) -> None:
         """Makes steps until the end, or until one is bad enough to go back."""
         cfg = self.cfg
-        while run.step < cfg.steps and not interrupted:
+        run.ends = Ends(run.batches, self._devices, run.step)
+        while run.step < min(cfg.steps, run.ends.last) and not interrupted:
             checked = self._checker if self._checker and self._checker.is_due(run.step + 1) else None
             with self._outside.data_wait.around(run.pending[-1][2]["total_loss"] if run.pending else None):
                 batch = checked.batch(run.batches, run.step + 1) if checked else next(run.batches, None)
+                run.ends.look()
             if batch is None:
                 break
             run.taken += 1
@@ -291,7 +295,7 @@ class Trainer(Component):
                 interrupted.append(True)
             saves_now, keeps_now = run.step % cfg.save_every == 0, run.tiers.is_due(run.step)
             due = [evaluator for evaluator in self.evaluators if evaluator.is_due(run.step)]
-            while run.pending and (saves_now or keeps_now or due or len(run.pending) > _AHEAD):
+            while run.pending and (saves_now or keeps_now or due or len(run.pending) > AHEAD):
                 self._report(run)  # All of them, before the meter starts anew.
             if run.bad is not None:
                 return
@@ -302,6 +306,8 @@ class Trainer(Component):
             self._evaluate(run, due)
         while run.pending:
             self._report(run)
+        if run.bad is None:
+            run.ends.raise_errors(run.step)
 
     def _go_back(self, run: _Run, bad: Bad) -> None:
         """Goes back to before a bad step, and in the data to after its batch."""
@@ -335,7 +341,8 @@ class Trainer(Component):
                         self._checker.check_room(self._steps[spec.text()], run.state)
             if self._program.was_kept:
                 self._say(run.step + 1, "compiler", "not needed: the step was compiled before, and kept")
-        spec = run.batches.spec
+            self._advise(run, run.step + 1, run.batches.spec, {})
+        spec, batch = run.batches.spec, {**batch, **run.ends.beside(run.step + 1)}
         step, profiler = self._steps[spec.text()], self._outside.profiler
         profiler.before(run.step + 1, run.state)
         with run.meter.device():
@@ -382,6 +389,7 @@ class Trainer(Component):
             return
         with meter.device():
             loss, units = (float(metrics[name]) for name in ("total_loss", f"{spec.unit}s"))
+        run.ends.seen(step, metrics)
         advanced(step, self.cfg.steps, meter.waited)
         meter.add(units, self._sizes[spec.text()].flops_per_unit)
         if not self._is_recorded and is_first():  # Not before: a config that makes no step leaves no trace.
@@ -404,11 +412,17 @@ class Trainer(Component):
                 left_out = run.batches.left_out
                 values |= {"rollbacks": len(left_out), "batches_left_out": number_of_batches(left_out)}
             values |= self._data_record.figures(step, run.batches.joined(position), self._say)
+            values |= run.batches.pace.figures(spec)
             values = self._outside.saw(values)
             for observer in self.observers:
                 observer.metrics(step, values)
-            if said := self._outside.data_wait.advice(values, spec.unit, self.input.when_slow()):
-                self._say(step, "input", said)
+            self._advise(run, step, spec, values)
+
+    def _advise(self, run: _Run, step: int, spec: BatchSpec, values: Mapping[str, float]) -> None:
+        """Says what to do if the input is too slow for the step."""
+        size, wait = self._sizes[spec.text()], self._outside.data_wait
+        if said := wait.advice(size, run.batches.pace, values, self.input.when_slow):
+            self._say(step, "input", said)
 
     def _is_logged(self, step: int) -> bool:
         return step % self.cfg.log_every == 0 or step in (1, self.cfg.steps)

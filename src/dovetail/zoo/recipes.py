@@ -4,15 +4,14 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dovetail.config import REQUIRED, ConfigError, from_json
+from dovetail.config import REQUIRED, ConfigError
 from dovetail.data import (
     ByteTokenizer,
     HuggingFaceTokenizer,
     Input,
     JsonLines,
-    PreparedData,
     PreparedDataset,
     ShippedCorpus,
     ShippedTokenizer,
@@ -42,22 +41,22 @@ def pretrain(
     steps: int = 500_000,
     peak: float = 3e-4,
 ) -> Trainer.Config:
-    """Pre-training on your text, with the settings that most published models share; files and tokenizer are yours.
+    """Pre-training on data that was prepared, with the settings that most published models share.
+
+    The data is yours, and so is the tokenizer that it was prepared with. `on_text` puts raw text in its place.
 
     Args:
         batch_size: of sequences; None: as many as make 4 million tokens.
         peak: the highest learning rate.
     """
-    # A tokenizer.json does not say which token ends a document, so that is asked for along with the files.
-    tokenizer = HuggingFaceTokenizer.Config(eos_token=REQUIRED)
     return Trainer.Config(
         model=model,
         learner=_learner(peak, warmup_steps=2000),
         input=TextInput.Config(
             batch_size=batch_size or 2**22 // seq_len,
             seq_len=seq_len,
-            tokenizer=tokenizer,
-            dataset=TextDataset.Config(source=JsonLines.Config()),
+            tokenizer=None,
+            dataset=PreparedDataset.Config(),
         ),
         steps=steps,
         directory=f"runs/{name}",
@@ -187,13 +186,17 @@ def tiny_lm(name: str, model: CausalLM.Config) -> Trainer.Config:
 def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
     """Returns a run on your text: plain, JSON Lines or Parquet files, by their ending; the last of it is held out.
 
-    The tokenizer stays. The run has a directory of its own, named after the first file.
+    The tokenizer stays; where there is none, you have to name it. The run has a directory of its own, named after the
+    first file.
     """
     source = source_of(files, "text", to_split=True)
     train, held_out = (Split.Config(source=source).set(split=split) for split in ("train", "held-out"))
     home = "runs/text" if cfg.directory is REQUIRED else cfg.directory
+    read = _reading(cfg.input, train)
+    if read.tokenizer is None:  # A tokenizer.json does not say which token ends a document: that is asked for, too.
+        read = read.set(tokenizer=HuggingFaceTokenizer.Config(eos_token=REQUIRED))
     return cfg.set(
-        input=_reading(cfg.input, train),
+        input=read,
         evaluators={**cfg.evaluators, _EVAL: _held_out(cfg, held_out)},
         directory=f"{home}-{_name_of(files[0])}",
     )
@@ -204,20 +207,40 @@ def on_data(cfg: Trainer.Config, path: str) -> Trainer.Config:
 
     The run has a directory of its own, named after that of the data.
     """
-    tokenizer = from_json(PreparedData(path, "--data").manifest.tokenizer["config"])
-    train, held_out = (PreparedDataset.Config(path=path).set(part=part) for part in ("train", "held-out"))
     base = _text_input(cfg.input)
-    packer = getattr(base.dataset, "packer", None)
-    train = train if packer is None else train.set(packer=packer)
-    there = cfg.evaluators.get(_EVAL)
-    old = there if isinstance(there, HeldOutLoss.Config) else HeldOutLoss.Config(input=base, every=500)
-    evaluated = _text_input(old.input).set(tokenizer=tokenizer, dataset=held_out.set(epochs=1, shuffle=False))
     home = "runs/data" if cfg.directory is REQUIRED else cfg.directory
     return cfg.set(
-        input=base.set(tokenizer=tokenizer, dataset=train, streams=None),
-        evaluators={**cfg.evaluators, _EVAL: old.set(input=evaluated.set(streams=1, num_workers=0))},
+        input=base.set(tokenizer=None, dataset=_prepared(base, path).set(part="train"), streams=None),
+        evaluators={**cfg.evaluators, _EVAL: _held_out_data(cfg.set(input=base.set(tokenizer=None)), path, "held-out")},
         directory=f"{home}-{_name_of(path)}",
     )
+
+
+def eval_on_data(cfg: Trainer.Config, path: str) -> Trainer.Config:
+    """Returns a run that is evaluated on prepared data, all of it, and on nothing else."""
+    return cfg.set(evaluators={_EVAL: _held_out_data(cfg, path, "all")})
+
+
+def _held_out_data(cfg: Trainer.Config, path: str, part: Literal["all", "held-out"]) -> HeldOutLoss.Config:
+    """Returns what evaluates a run on a part of prepared data: as the run does, where it does."""
+    old, tokenizer = _evaluator(cfg), _text_input(cfg.input).tokenizer
+    base = _text_input(old.input)
+    dataset = _prepared(base, path).set(part=part, epochs=1, shuffle=False)
+    return old.set(input=base.set(tokenizer=tokenizer, dataset=dataset, streams=None, num_workers=0))
+
+
+def _prepared(base: TextInput.Config, path: str) -> PreparedDataset.Config:
+    """Returns the data set of an input with prepared data in its place."""
+    if isinstance(base.dataset, PreparedDataset.Config):
+        return base.dataset.set(path=path)
+    packer = getattr(base.dataset, "packer", None)
+    return PreparedDataset.Config(path=path) if packer is None else PreparedDataset.Config(path=path, packer=packer)
+
+
+def _evaluator(cfg: Trainer.Config) -> HeldOutLoss.Config:
+    """Returns what evaluates a run on what is held out, or one like it."""
+    there = cfg.evaluators.get(_EVAL)
+    return there if isinstance(there, HeldOutLoss.Config) else HeldOutLoss.Config(input=cfg.input, every=500)
 
 
 def eval_on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
@@ -227,8 +250,7 @@ def eval_on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
 
 def _held_out(cfg: Trainer.Config, source: Source.Config) -> HeldOutLoss.Config:
     """Returns what evaluates a run on a source: as the run does, where it does."""
-    there = cfg.evaluators.get(_EVAL)
-    old = there if isinstance(there, HeldOutLoss.Config) else HeldOutLoss.Config(input=cfg.input, every=500)
+    old = _evaluator(cfg)
     return old.set(input=_reading(old.input, source, once=True))
 
 
@@ -236,9 +258,11 @@ def _reading(base: Input.Config, source: Source.Config, *, once: bool = False) -
     """Returns an input with another source, which ends after its last document, or never."""
     base = _text_input(base)
     dataset = base.dataset if isinstance(base.dataset, TextDataset.Config) else TextDataset.Config()
+    if isinstance(base.dataset, PreparedDataset.Config):
+        dataset = dataset.set(packer=base.dataset.packer)
     if not once:
         return base.set(dataset=dataset.set(source=source))
-    return base.set(dataset=dataset.set(source=source, epochs=1, shuffle=False), streams=1, num_workers=0)
+    return base.set(dataset=dataset.set(source=source, epochs=1, shuffle=False), streams=None, num_workers=0)
 
 
 def _text_input(base: Input.Config) -> TextInput.Config:

@@ -19,7 +19,7 @@ import tokenizers
 
 from dovetail.checkpoint.hf import OutTensor, WeightMap, read_beside, weight_map, write_tensors
 from dovetail.config import ConfigError, missing_fields
-from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, TextInput
+from dovetail.data import ByteTokenizer, HuggingFaceTokenizer, TextInput, Tokenizer
 from dovetail.models import CausalLM
 from dovetail.module import abstract, init_run_state, merged
 from dovetail.optim import by_path
@@ -180,18 +180,24 @@ def _published_config(cfg: Trainer.Config) -> bytes | None:
 
 def _own_files(cfg: Trainer.Config) -> Mapping[str, bytes]:
     """Returns the files of the tokenizer that the config of a run names."""
-    if isinstance(cfg.input, TextInput.Config) and not missing_fields(cfg.input.tokenizer):
-        return cfg.input.tokenizer.build(path="input.tokenizer").files()
-    return {}
+    tokenizer = _tokenizer_of(cfg)
+    return {} if tokenizer is None else tokenizer.build(path="input.tokenizer").files()
+
+
+def _tokenizer_of(cfg: Trainer.Config) -> Tokenizer.Config | None:
+    """Returns the tokenizer that the config of a run names, if it does so in full."""
+    found = cfg.input.tokenizer if isinstance(cfg.input, TextInput.Config) else None
+    return None if found is None or missing_fields(found) else found
 
 
 def _token_ids(cfg: Trainer.Config, files: Mapping[str, bytes], origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the ids of special tokens, as the origin had them or as the tokenizer has them."""
     if any(name in origin for name in _IDS) or not isinstance(cfg.input, TextInput.Config):
         return {}
-    if missing_fields(cfg.input.tokenizer):
+    named = _tokenizer_of(cfg)
+    if named is None:
         return dict.fromkeys(_IDS)
-    tokenizer = cfg.input.tokenizer.build(path="input.tokenizer", files=files or None)
+    tokenizer = named.build(path="input.tokenizer", files=files or None)
     return {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
 
 
