@@ -14,16 +14,17 @@ from ._runs import Answer, NotFound, Runs, View
 
 _MARK = re.compile(r"(?:(.{1,1000})/)?finished/step_(0|[1-9]\d{0,14})\.json", re.S)
 _AGAIN = 30.0  # Seconds between two looks at the keys.
+_SECONDS = 20.0
 _ONLY = "Only checkpoints are kept here: there are steps and the config, but no metrics, samples, goodput or log."
 _EMPTY = {"texts": {"texts": [], "more": False}, "tables": {"tables": [], "more": False}}
 _EMPTY |= {"pictures": {"pictures": []}, "histograms": {"histograms": []}}
 
 
 class BucketRuns(Runs):
-    """Looks at keys, and at the config of a run when it is asked for."""
+    """Looks at keys, and at configs when they are asked for. The store answers within `seconds`, or has failed."""
 
-    def __init__(self, url: str, *, children: Children | None = None) -> None:
-        self._objects = Objects(url, where="board")
+    def __init__(self, url: str, *, children: Children | None = None, seconds: float = _SECONDS) -> None:
+        self._objects = Objects(url, where="board", seconds=seconds)
         self.where = self._objects.url
         self._children = children or Children()
         self._lock = threading.Lock()
