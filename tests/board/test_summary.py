@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.board import DirectoryRuns
 from dovetail.board._root import Root
 from dovetail.board._summary import facts_of, run_of, stamp_of
 from support.boards import START, write_ledger, write_metrics, write_run
@@ -169,3 +170,19 @@ def test_a_stamp_changes_with_any_file_and_is_empty_for_a_run_that_is_gone(tmp_p
     write_metrics(tmp_path / "run", [{"step": 4, "loss": 1.0}])
     assert stamp_of(root, "run") != before
     assert stamp_of(root, "nowhere") == ()
+
+
+def test_an_evaluation_far_from_the_end_is_found_later_and_kept_as_the_file_grows(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 5)
+    write_metrics(tmp_path / "run", [{"step": step, "loss": 1.0, "x": 0.123456789} for step in range(6, 2000)])
+    runs = DirectoryRuns(tmp_path)
+    assert "eval/loss" not in runs.listed()["runs"][0]["last"]
+    before = runs.stamps()
+    assert runs.listed()["runs"][0]["last"]["eval/loss"] == 1.5
+    assert runs.stamps() == before  # They say that it was found.
+    write_metrics(tmp_path / "run", [{"step": 2000, "loss": 0.5}])
+    last = runs.listed()["runs"][0]["last"]
+    assert (last["eval/loss"], last["loss"]) == (1.5, 0.5)
+    write_metrics(tmp_path / "run", [{"step": 2000, "eval/loss": 1.25}])
+    assert runs.listed()["runs"][0]["last"]["eval/loss"] == 1.25
+    runs.close()

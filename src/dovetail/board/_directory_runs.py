@@ -19,11 +19,12 @@ from ._log import log_of
 from ._metrics import Kept, unit_in
 from ._root import Found, Root, parts_of, read_at
 from ._runs import Answer, NotFound, Runs, View
-from ._summary import METRICS, Facts, facts_of, run_of, said, stamp_of
+from ._summary import METRICS, Facts, carried, deepened, facts_of, run_of, said, stamp_of
 from ._timeline import Ledgers, told
 
 MEMORY = 256 << 20  # Bytes of metrics that are kept.
 _AGAIN = 5.0  # Seconds between two looks for new runs.
+_MOMENT = 0.2  # Seconds.
 _EVENTS = 4 << 20  # Bytes, from the end.
 _LEDGERS, _ANSWERS = 64, 64  # That are kept.
 
@@ -62,11 +63,11 @@ class DirectoryRuns(Runs):
         stamp = stamp_of(self._root, run)
         if known is None or known.stamp != stamp or not stamp:
             try:
-                known = facts_of(self._root, run)
+                now = facts_of(self._root, run)
             except OSError as e:
                 self._facts.pop(run, None)
                 raise NotFound(f"The run {run!r:.200} is gone, or cannot be read.") from e
-            self._facts[run] = known
+            self._facts[run] = known = now if known is None else carried(known, now)
         return known
 
     def _checked(self, run: str) -> Facts:
@@ -87,7 +88,24 @@ class DirectoryRuns(Runs):
         return {"runs": runs, "problems": found.problems}
 
     def stamps(self) -> dict[str, object]:
-        return {run: stamp for run in self._find().runs if (stamp := stamp_of(self._root, run))}
+        self._deepen()
+        found = {run: stamp_of(self._root, run) for run in self._find().runs}
+        return {run: (stamp, self._is_deep(run)) for run, stamp in found.items() if stamp}
+
+    def _is_deep(self, run: str) -> bool:
+        return run not in self._facts or self._facts[run].is_deep
+
+    def _deepen(self) -> None:
+        """Looks for evaluations that are far from the end, for a moment: the list does not wait for them."""
+        end = time.monotonic() + _MOMENT
+        for run, facts in list(self._facts.items()):
+            if not facts.is_deep:
+                found = deepened(self._root, run, facts)
+                with self._lock:
+                    if self._facts.get(run) is facts:
+                        self._facts[run] = found
+            if time.monotonic() > end:
+                return
 
     # What is in one of them.
 

@@ -22,12 +22,13 @@ _EVENTS, _REPORT, _JOB = ("launch", "events.jsonl"), ("launch", "report.txt"), (
 _WATCHED = ((METRICS,), (LEDGER,), (CONFIG,), _EVENTS, _REPORT, _JOB, ("checkpoints",), ("configs",))
 _HEAD, _TAIL = 4 << 10, 64 << 10
 _MOST = 1 << 20  # Bytes of a config, or of a record of a job.
-_PACED = 20  # Steps that were logged last, by which the rest is paced.
-_LINES = 60  # Of the tail of the metrics.
+_LINES = 12  # Of the tail of the metrics, that are read whole: by these steps the rest is paced.
+_DEEP = 4 << 20  # Bytes in which evaluations are looked for.
+_EVALUATED, _EVALUATIONS = b'"eval', 8  # What is in lines of evaluations, and how many of them are read.
 _ALIVE = 60.0  # Seconds: a ledger is written every three of them while its process lives ...
 _STARTING = 900.0  # ... but nobody does while a supervisor waits for hosts, or starts processes.
 _RATE = "_per_second"
-_STEPS = re.compile(r"^steps = (\d{1,15})$", re.M)
+_STEPS = re.compile(rb"\nsteps = (\d{1,15})(?:\n|$)")
 _RECIPE = re.compile(r"\bdovetail train ([\w.:/@+-]{1,200})(?:[^\n]{0,2000}? --on[ =]([\w.-]{1,100}))?")
 _COLUMNS = ("loss", "goodput", "data_wait", "mfu")  # And all of evaluations.
 _MOST_COLUMNS = 64
@@ -56,6 +57,7 @@ class Facts(NamedTuple):
     problems: Sequence[str]
     has_metrics: bool
     has_ledger: bool
+    is_deep: bool  # Whether evaluations were looked for far from the end of the metrics.
 
 
 def stamp_of(root: Root, run: str) -> tuple[Any, ...]:
@@ -82,12 +84,12 @@ def facts_of(root: Root, run: str) -> Facts:
         metrics = _logged(read_at(here, [METRICS], _HEAD), read_at(here, [METRICS], _TAIL, last=True))
         ledger = _ledger(read_at(here, [LEDGER], _HEAD), read_at(here, [LEDGER], _HEAD, last=True))
         events = _events(read_at(here, _EVENTS, _TAIL, last=True))
-        config = (read_at(here, [CONFIG], _MOST) or b"").decode(errors="replace")
+        config = b"\n" + (read_at(here, [CONFIG], _MOST) or b"")
         report = read_at(here, _REPORT, _HEAD)
         recipe, on = _recipe(read_at(here, _JOB, _MOST))
         checkpoint = None if stamp[0] else _newest(here)
         problems = [_problem(here, each[-1]) for each, found in zip(_WATCHED[:3], stamp, strict=False) if found]
-    steps = _STEPS.search(config)
+    steps = _STEPS.match(config, max(0, config.find(b"\nsteps = ")))
     times = [t for t in (metrics.last_time, ledger.get("last"), events.get("last")) if t is not None]
     starts = [t for t in (ledger.get("first"), metrics.first_time) if t is not None]
     said_by_ledger = ledger.get("step")  # Each step that is made, where metrics have those that are logged.
@@ -112,6 +114,7 @@ def facts_of(root: Root, run: str) -> Facts:
         problems=[each for each in problems if each],
         has_metrics=bool(stamp[0] and stamp[0][1]),
         has_ledger=bool(ledger),
+        is_deep=not stamp[0] or stamp[0][1] <= _TAIL or any(map(_is_evaluation, metrics.last)),
     )
 
 
@@ -140,28 +143,23 @@ def _logged(head: bytes | None, tail: bytes | None) -> _Logged:
     """Returns what the first and the last lines of the metrics say."""
     if not tail:
         return _Logged()
-    records = [each for each in map(record_of, tail.split(b"\n")[-_LINES:]) if each is not None]
-    first = next((each for each in map(record_of, (head or b"").split(b"\n")) if each is not None), None)
-    last: dict[str, float] = {}
-    unit = rate = None
-    logged: dict[int, float] = {}
+    lines = tail.split(b"\n")
+    records = [each for each in map(record_of, lines[-_LINES:]) if each is not None]
+    first = next((each for line in (head or b"").split(b"\n") if (each := record_of(line))), None)
+    last, unit, rate = _evaluated(lines[:-_LINES]), None, None
+    logged: list[tuple[int, float]] = []
     for record in records:
         for name, value in record.items():
-            if (number := number_in(value)) is None:
-                continue
-            if name.endswith(_RATE) and "/" not in name:
+            if name in _COLUMNS or _is_evaluation(name):
+                _note(last, name, value)
+            elif name.endswith(_RATE) and "/" not in name and (number := number_in(value)) is not None:
                 unit, rate = name.removesuffix(_RATE).removesuffix("s"), number
-            if (name in _COLUMNS or "eval" in name.partition("/")[0]) and len(last) < _MOST_COLUMNS:
-                last[name] = number
         if "loss" in record:
-            # Those after a step that is gone back to count no more.
-            logged = {step: time for step, time in logged.items() if step < record["step"]}
-            logged[record["step"]] = float(record["time"])
-    steps = list(logged.items())[-_PACED:]
-    paces = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(steps)]
-    paces = [each for each in paces if each > 0]
+            logged.append((record["step"], float(record["time"])))
+    paces = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(logged) if b[0] > a[0] and b[1] > a[1]]
+    step = logged[-1][0] if logged else records[-1]["step"] if records else 0
     return _Logged(
-        max(logged, default=records[-1]["step"] if records else 0),
+        step,
         last,
         unit,
         rate,
@@ -169,6 +167,51 @@ def _logged(head: bytes | None, tail: bytes | None) -> _Logged:
         float(first["time"]) if first else None,
         max((float(each["time"]) for each in records), default=None),
     )
+
+
+def _is_evaluation(name: str) -> bool:
+    return "eval" in name.partition("/")[0] and "/" in name
+
+
+def _note(last: dict[str, float], name: str, value: object) -> None:
+    number = number_in(value)
+    if number is not None and (name in last or len(last) < _MOST_COLUMNS):
+        last[name] = number
+
+
+def _evaluated(lines: Sequence[bytes]) -> dict[str, float]:
+    """Returns what the last evaluations among lines have found."""
+    last: dict[str, float] = {}
+    for line in [line for line in lines if _EVALUATED in line][-_EVALUATIONS:]:
+        for name, value in (record_of(line) or {}).items():
+            if _is_evaluation(name):
+                _note(last, name, value)
+    return last
+
+
+def deepened(root: Root, run: str, facts: Facts) -> Facts:
+    """Returns the facts with evaluations that are farther from the end of the metrics than what a list looks at."""
+    try:
+        with root.directory(parts_of(run)) as here:
+            tail = read_at(here, [METRICS], _DEEP, last=True) or b""
+    except OSError:
+        tail = b""
+    lines: list[bytes] = []
+    end = len(tail)
+    while len(lines) < _EVALUATIONS and (at := tail.rfind(_EVALUATED, 0, end)) >= 0:
+        end = tail.rfind(b"\n", 0, at) + 1
+        lines.insert(0, tail[end : tail.find(b"\n", at)])
+    found = _evaluated(lines)
+    return facts._replace(last={**found, **facts.last}, is_deep=True)
+
+
+def carried(before: Facts, now: Facts) -> Facts:
+    """Returns the facts of a run with the evaluations that were known of the same file when it was shorter."""
+    then, there = before.stamp[0] if before.stamp else None, now.stamp[0] if now.stamp else None
+    if then is None or there is None or then[0] != there[0] or there[1] < then[1]:
+        return now
+    kept = {name: value for name, value in before.last.items() if _is_evaluation(name)}
+    return now._replace(last={**kept, **now.last}, is_deep=before.is_deep)
 
 
 def _lines(data: bytes | None) -> list[dict[str, Any]]:
