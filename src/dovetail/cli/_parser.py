@@ -6,6 +6,7 @@ import argparse
 from dovetail import __version__
 
 from ._bench import add_bench
+from ._board import add_board
 from ._compile import add_compile
 from ._data import add_data
 from ._diff import add_diff
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add_plan(command("plan", "Find the best way to train a recipe on chips that can be had.", recipe="recipe"))
     add_schedule(command("schedule", "Say which jobs get which chips, why, and what would start those that wait."))
     add_profile(command("profile", "Print what took the time in the steps of a run that were traced."))
+    add_board(command("board", "Show the runs in a directory on a local web page; Ctrl-C ends it."))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))
