@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server says, or what an export holds: the page asks for both in the same words, by addresses of its API.
+
+const PARAMETERS = ["run", "name", "x", "from", "to", "points", "before", "file", "lines"];
+const KEPT = 600; // Answers.
+
+/** Returns the address of a question, with its parameters in one order. Lists are repeated; null is left out. */
+export function addressOf(path, params = {}) {
+  const parts = Object.entries(params)
+    .sort(([a], [b]) => PARAMETERS.indexOf(a) - PARAMETERS.indexOf(b))
+    .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).filter((each) => each !== null && each !== undefined).map((each) => `${name}=${encodeURIComponent(each)}`));
+  return parts.length ? `${path}?${parts.join("&")}` : path;
+}
+
+/** Returns an address in the one way to write it, whatever way an export has. */
+export function canonicalAddress(address) {
+  const [path, query = ""] = address.split(/\?(.*)/s);
+  const params = {};
+  for (const [name, value] of new URLSearchParams(query.replaceAll("+", "%2B"))) (params[name] ??= []).push(value);
+  return addressOf(path, params);
+}
+
+/** Returns the runs that an address is about. */
+export function runsOf(address) {
+  return new URLSearchParams(address.split(/\?(.*)/s)[1] ?? "").getAll("run");
+}
+
+/** An answer that is none: it says what was asked, and what to do. */
+export class BoardError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function asked(address) {
+  let answer;
+  try {
+    answer = await fetch(address.replace(/^\//, ""), { headers: { accept: "application/json" }, cache: "no-store" });
+  } catch {
+    throw new BoardError("The server does not answer. Start `dovetail board` again; this page goes on by itself.", 0);
+  }
+  if (answer.status === 401) {
+    throw new BoardError("This board asks for a token. Open the whole address that `dovetail board` has printed.", 401);
+  }
+  let found = null;
+  try {
+    found = await answer.json();
+  } catch {
+    throw new BoardError(`The answer to ${address.split("?")[0]} is not JSON. Is this another version of the server? Load the page anew.`, answer.status);
+  }
+  if (!answer.ok) throw new BoardError(String(found?.error ?? `The server answers with status ${answer.status}.`), answer.status);
+  return found;
+}
+
+function embedded() {
+  const element = document.getElementById("data");
+  if (!element) return null;
+  const found = new Map();
+  for (const [address, answer] of Object.entries(JSON.parse(element.textContent))) found.set(canonicalAddress(address), answer);
+  return found;
+}
+
+/** Returns the source of all data: {get, picture, forget, curves, follow, exported}. */
+export function createData() {
+  const held = embedded();
+  const answers = new Map();
+  const get = (path, params) => {
+    const address = addressOf(path, params);
+    if (held) {
+      if (held.has(address)) return Promise.resolve(held.get(address));
+      return Promise.reject(new BoardError("This is not in the export.", 404));
+    }
+    if (!answers.has(address)) {
+      const answer = asked(address);
+      answer.catch(() => answers.get(address) === answer && answers.delete(address));
+      answers.set(address, answer);
+      for (const oldest of answers.keys()) {
+        if (answers.size <= KEPT) break;
+        answers.delete(oldest);
+      }
+    }
+    return answers.get(address);
+  };
+  return {
+    exported: held !== null,
+    get,
+    /** Answers about these runs are asked for again; null: all. */
+    forget(runs) {
+      for (const address of [...answers.keys()]) {
+        const about = runsOf(address);
+        if (runs === null || !about.length || about.some((run) => runs.includes(run))) answers.delete(address);
+      }
+    },
+    /** Returns the curves of runs. In an export each run has its own, over all its steps. */
+    async curves(runs, name, x, zoom) {
+      if (!held) {
+        const [from, to] = zoom ?? [null, null];
+        return (await get("/api/curves", { run: runs, name, x, from, to, points: 800 })).curves;
+      }
+      const found = await Promise.allSettled(runs.map((run) => get("/api/curves", { run, name, x })));
+      return found.flatMap((each) => (each.status === "fulfilled" ? each.value.curves : []));
+    },
+    /** Returns the address of a picture; in an export it holds the picture itself. */
+    picture(run, file) {
+      const address = addressOf("/api/picture", { run, file });
+      if (!held) return address.slice(1);
+      const found = String(held.get(address) ?? "");
+      return /^data:image\/(png|jpeg);base64,/.test(found) ? found : "";
+    },
+    follow: (changed, state) => (held ? state("export") : follow(changed, state)),
+  };
+}
+
+/** Listens for changes, for ever: `changed(runs)`, or `changed(null)` if some may have been missed; `state("live" | "off")`. */
+function follow(changed, state) {
+  let [source, missed, timer] = [null, false, 0];
+  const open = () => {
+    source = new EventSource("api/changes");
+    source.onopen = () => {
+      state("live");
+      if (missed) changed(null);
+      missed = false;
+    };
+    source.addEventListener("changed", (event) => {
+      try {
+        const { runs } = JSON.parse(event.data);
+        changed(Array.isArray(runs) ? runs : null);
+      } catch {
+        changed(null);
+      }
+    });
+    source.onerror = () => {
+      missed = true;
+      state("off");
+      source.close();
+      clearTimeout(timer);
+      timer = setTimeout(open, 2000);
+    };
+  };
+  addEventListener("pagehide", () => source.close());
+  addEventListener("pageshow", (event) => event.persisted && open());
+  open();
+}
