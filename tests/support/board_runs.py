@@ -42,18 +42,7 @@ def make_run(
     lines: list[dict[str, Any]] = []
     for step in range(1, steps + 1, every):
         at = begin + 10 + 0.5 * step
-        loss: float | str = 2.1 + 6 * math.exp(-step / (60 + 8 * seed)) + draw.gauss(0, 0.12)
-        values: dict[str, Any] = {
-            "loss": "nan" if step in bad else loss,
-            "accuracy": 0.45 * (1 - math.exp(-step / 150)) + draw.gauss(0, 0.01),
-            "grad_norm": abs(draw.gauss(1, 0.2)) + 3 * math.exp(-step / 40),
-            "learning_rate": 3e-3 * min(1, step / 40) * (1 - step / (2 * steps)),
-            "tokens": 1024.0,
-            "tokens_per_second": 6100 + draw.gauss(0, 200),
-            "data/epochs": step / 300,
-            "data/documents": float(step * 3),
-            "goodput": 0.9 - 0.4 * math.exp(-step / 30),
-        }
+        values = _values(step, steps, seed, draw) | ({"loss": "nan"} if step in bad else {})
         lines.append({"step": step, "time": at, **values})
         if step % 50 == 0 or step == steps:
             lines.append({"step": step, "time": at, "eval/loss": 2.3 + 6 * math.exp(-step / 70), metric: step / steps})
@@ -65,10 +54,33 @@ def make_run(
         lines = [*lines[:cut], *again]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     _write_ledger(directory, steps, begin, ended, restart)
-    paths = {
+    paths = _paths(of or steps, seed) | (config or {})
+    (directory / "config.txt").write_text("".join(f"{path} = {value}\n" for path, value in paths.items()))
+    (directory / "launch").mkdir()
+    said = [f"step {step}/{of or steps}  loss {2.1 + 6 * math.exp(-step / 60):.3f}" for step in range(1, steps, 10)]
+    (directory / "launch" / "0.log").write_text("\n".join(["importing ...", *said, *log]) + "\n")
+    return directory
+
+
+def _values(step: int, steps: int, seed: int, draw: random.Random) -> dict[str, Any]:
+    return {
+        "loss": 2.1 + 6 * math.exp(-step / (60 + 8 * seed)) + draw.gauss(0, 0.12),
+        "accuracy": 0.45 * (1 - math.exp(-step / 150)) + draw.gauss(0, 0.01),
+        "grad_norm": abs(draw.gauss(1, 0.2)) + 3 * math.exp(-step / 40),
+        "learning_rate": 3e-3 * min(1, step / 40) * (1 - step / (2 * steps)),
+        "tokens": 1024.0,
+        "tokens_per_second": 6100 + draw.gauss(0, 200),
+        "data/epochs": step / 300,
+        "data/documents": float(step * 3),
+        "goodput": 0.9 - 0.4 * math.exp(-step / 30),
+    }
+
+
+def _paths(steps: int, seed: int) -> dict[str, str]:
+    return {
         "(root)": "dovetail.train.Trainer.Config",
         "recipe": "'tiny-lm'",
-        "steps": str(of or steps),
+        "steps": str(steps),
         "model": "dovetail.models.CausalLM.Config",
         "model.dim": str(128 * (1 + seed % 3)),
         "model.decoder": "dovetail.module.Repeat.Config",
@@ -79,13 +91,7 @@ def make_run(
         "learner.optimizer.learning_rate": str(3e-3 / (1 + seed)),
         "learner.schedule[0].steps": "40",
         "input.batch_size": "8",
-        **(config or {}),
     }
-    (directory / "config.txt").write_text("".join(f"{path} = {value}\n" for path, value in paths.items()))
-    (directory / "launch").mkdir()
-    said = [f"step {step}/{of or steps}  loss {2.1 + 6 * math.exp(-step / 60):.3f}" for step in range(1, steps, 10)]
-    (directory / "launch" / "0.log").write_text("\n".join(["importing ...", *said, *log]) + "\n")
-    return directory
 
 
 def append(directory: Path, **values: Any) -> None:

@@ -15,7 +15,9 @@ const ORDER = ["running", "failed", "lost", "stopped", "done", "empty"];
 const COLLATOR = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 function rateText(run) {
-  return toNumber(run.rate) === null ? NOTHING : `${formatNumber(run.rate)} ${run.unit ?? ""}/s`.replace(" /s", "/s");
+  if (toNumber(run.rate) === null) return NOTHING;
+  const unit = run.unit ? ` ${run.unit}${run.unit.endsWith("s") ? "" : "s"}` : "";
+  return `${formatNumber(run.rate)}${unit}/s`;
 }
 
 /** key: {title, value (to sort by), text, width in px, note}; `text` gets the moment at which it is read. */

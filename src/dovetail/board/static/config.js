@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panel of configs: how the ticked runs differ, and the whole tree of one.
-import { button, checkbox, el, emptyState, errorBox, searchField, selection, setText, swatch } from "./dom.js";
+import { button, checkbox, el, emptyState, errorBox, searchField, selection, swatch } from "./dom.js";
 import { formatCount } from "./format.js";
 import { configDifferences, configTree, filterLines } from "./tree.js";
 

@@ -46,7 +46,7 @@ export function createMemory(app) {
       const plain = typeof (values ?? {})[name] === "string" && !["nan", "inf", "-inf"].includes(values[name]);
       return el("td", { class: plain ? "" : "number", text: formatNamed(name, values?.[name] ?? null) });
     };
-    const rows = names.map((name) => el("tr", {}, el("th", { scope: "row", text: name.replaceAll("_", " ") }), good.flatMap(({ memory }) => [cell(memory.predicted, name), cell(memory.measured, name)])));
+    const rows = names.map((name) => el("tr", {}, el("th", { scope: "row", text: wordsOf(name) }), good.flatMap(({ memory }) => [cell(memory.predicted, name), cell(memory.measured, name)])));
     return el("section", {}, el("h2", { text: "Predicted and measured" }), el("div", { class: "scroll", tabIndex: 0 }, el("table", { class: "facts" }, el("thead", {}, runs, kinds), el("tbody", {}, rows))));
   }
 
@@ -64,7 +64,7 @@ export function createMemory(app) {
     return [...node.children.values()]
       .sort((a, b) => bytesOf(b) - bytesOf(a))
       .flatMap((child) => {
-        const unfolded = open.has(child.path) || (depth === 0 && node.children.size === 1 && !open.has(`-${child.path}`));
+        const unfolded = open.has(child.path) || (depth === 0 && !open.has(`-${child.path}`));
         return [line(child, total, depth, unfolded), ...(unfolded ? lines(child, total, depth + 1) : [])];
       });
   }
@@ -92,6 +92,11 @@ export function createMemory(app) {
   }
 
   return { id: "memory", title: "Memory", node, update };
+}
+
+/** step_seconds is the step time, peak_bytes the peak memory: the values have their units. */
+function wordsOf(name) {
+  return name.replace(/_seconds$/, " time").replace(/_bytes$/, " memory").replace(/^mfu$/, "MFU").replaceAll("_", " ");
 }
 
 function bytesOf(part) {

@@ -104,7 +104,7 @@ export function logSplits(low, high) {
   }
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const every = Math.max(1, Math.ceil((to - from) / 8));
-  const within = to - from <= 3 ? [1, 2, 5] : [1];
+  const within = high / low <= 1e3 ? [1, 2, 5] : [1];
   const found = [];
   for (let decade = from; decade <= to; decade += every) for (const each of within) found.push(Number(`${each}e${decade}`));
   return found.filter((value) => value >= low && value <= high);
