@@ -112,15 +112,14 @@ export function createData() {
   };
 }
 
-/** Listens for changes, for ever: `changed(runs)`, or `changed(null)` if some may have been missed; `state("live" | "off")`. */
+/** Listens for changes, for ever: `changed(runs)`, or `changed(null)` where some may have been missed; `state("live" | "off")`. */
 function follow(changed, state) {
-  let [source, missed, timer] = [null, false, 0];
+  let [source, timer] = [null, 0];
   const open = () => {
     source = new EventSource("api/changes");
     source.onopen = () => {
       state("live");
-      if (missed) changed(null);
-      missed = false;
+      changed(null); // What has changed before this.
     };
     source.addEventListener("changed", (event) => {
       try {
@@ -131,7 +130,6 @@ function follow(changed, state) {
       }
     });
     source.onerror = () => {
-      missed = true;
       state("off");
       source.close();
       clearTimeout(timer);

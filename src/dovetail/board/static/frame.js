@@ -30,7 +30,7 @@ export function createTop(app, theme) {
   const said = el("span", { class: "said", role: "status" });
   const copy = button("Copy link", () => copyLink(app), { title: "An address that holds all of this view" });
   const out = el("a", { class: "button", text: "Export", title: "The ticked runs as one HTML file, which needs no server" });
-  const help = button("?", () => app.help(), { title: "Keys (?)", "aria-label": "Keys" });
+  const help = button("?", () => app.help(), { class: "help-button", title: "Keys (?)", "aria-label": "Keys" });
   let timer = 0;
   return {
     node: el("header", { class: "top" }, el("strong", { class: "mark", text: "Dovetail" }), directory, dot, el("span", { class: "spring" }), said, copy, out, theme.node, help),
