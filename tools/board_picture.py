@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes the picture of the board that docs/board.md shows: three real runs of `tiny-lm`, in Chromium.
 
-`python tools/board_picture.py FILE.png [DIRECTORY]` trains them in a directory, where they are not yet. What looks like the
-font of a system is Inter, where Debian's fonts-inter is installed.
+`python tools/board_picture.py FILE.png [DIRECTORY]` trains them in a directory, where they are not yet. The font is
+Inter, where Debian's fonts-inter is installed.
 """
 
 import os

@@ -36,7 +36,7 @@ test("a link holds the whole view, whatever it says", () => {
   const all = {
     runs: ["a/b", "", HOSTILE], tab: "log", filter: HOSTILE, sort: "-last:eval/x", columns: ["loss", HOSTILE], wide: true, x: "time", zoom: [-1.5, 2e9], logX: true,
     logY: ["loss", HOSTILE], smooth: 0.75, clip: true, metrics: "a b", closed: ["", "eval"], big: HOSTILE, step: 0, sample: "s", config: "c", same: true, log: HOSTILE,
-    level: "error", of: "a/b",
+    level: "error", of: "a/b", file: "launch/1.log", on: "tpu-v5p-8",
   };
   assert.deepEqual(Object.keys(all).sort(), Object.keys(views.DEFAULT_VIEW).sort());
   assert.deepEqual(views.hashToView(`#${views.viewToHash(all)}`), all);

@@ -262,6 +262,7 @@ def test_a_link_holds_the_view(browser, address):
     )
     browser.wait(f"{DRAWN} > 0")
     for _ in range(2):
+        browser.wait("document.querySelector('.chart')?.querySelectorAll('.entry').length === 2")
         assert browser.run("document.querySelector('.choice [aria-pressed=true]').textContent") == "Time"
         assert text(browser, ".slider output") == "0.50"
         assert browser.run("document.querySelectorAll('.rows .row[aria-selected=true]').length") == 2
@@ -275,7 +276,6 @@ def test_a_link_holds_the_view(browser, address):
         link = browser.run("location.href")
         browser.open("about:blank")
         browser.open(link)
-        browser.wait(f"{DRAWN} > 0")
 
 
 def test_a_run_that_grows_breaks_and_goes_away_is_followed(browser, tmp_path):

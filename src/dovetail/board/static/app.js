@@ -17,16 +17,18 @@ import { hashToView, viewToHash } from "./view.js";
 
 const FIRST = 3; // Runs that are ticked until somebody ticks.
 const PAUSE = 250; // Milliseconds in which changes are gathered.
+const PATIENCE = 2000; // Milliseconds that a round of questions holds up the next one.
 
 const narrow = matchMedia("(max-width: 900px)");
 const theme = createTheme(() => render());
 
 const app = {
-  data: createData(),
+  data: createData((runs) => changed(runs)),
   view: hashToView(location.hash),
   runs: [],
   ticked: [], // {id, slot, style, run}: `run` is null if it is not there any more.
   directory: "",
+  problems: [], // Sentences about what of the directory could not be read.
   loaded: false,
   live: "wait",
   changes: 0, // How often the ticked runs have changed.
@@ -41,6 +43,7 @@ const app = {
   help: () => help.showModal(),
 };
 const clock = { server: 0, here: 0 };
+let [gathered, working] = [new Set(), false]; // Runs that have changed; null: maybe all.
 
 const problem = el("div", { class: "problem-bar" });
 const panelBox = el("div", { class: "panels", id: "panels", role: "tabpanel" });
@@ -107,7 +110,7 @@ async function loadRuns() {
   try {
     const found = await app.data.get("/api/runs");
     [clock.server, clock.here] = [found.now, performance.now()];
-    Object.assign(app, { runs: found.runs, directory: String(found.directory ?? ""), loaded: true });
+    Object.assign(app, { runs: found.runs, directory: String(found.directory ?? ""), problems: found.problems ?? [], loaded: true });
     document.title = `${app.directory.split("/").filter(Boolean).at(-1) ?? "runs"} · Dovetail board`;
     problem.replaceChildren();
     if (app.view.runs === null && app.runs.length) choose();
@@ -125,8 +128,6 @@ function choose() {
   history.replaceState(null, "", `#${viewToHash(app.view)}`);
 }
 
-let [gathered, working] = [new Set(), false];
-
 /** Takes in which runs have changed (null: maybe all). One round of questions ends before the next begins. */
 function changed(runs) {
   if (runs === null || gathered === null) gathered = null;
@@ -142,7 +143,7 @@ async function refresh() {
   if (runs === null || app.ticked.some((tick) => runs.includes(tick.id))) app.changes += 1;
   try {
     await loadRuns();
-    await render();
+    await Promise.race([render(), new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
   } finally {
     working = false;
     if (gathered === null || gathered.size) changed([]);
@@ -179,7 +180,7 @@ narrow.addEventListener("change", () => render());
 setInterval(() => !document.hidden && !app.data.exported && (list.update(), shownPanel?.id === "overview" && shownPanel.update()), 5000);
 setText(document.querySelector("noscript"), "");
 await loadRuns();
-await render();
+render();
 app.data.follow(changed, (state) => {
   app.live = state;
   top.update();

@@ -29,7 +29,7 @@ export const COLUMNS = {
   rate: { title: "Speed", value: (run) => toNumber(run.rate), text: rateText, width: 112, number: true },
   goodput: { title: "Goodput", value: (run) => toNumber(run.goodput), text: (run) => formatShare(run.goodput), width: 68, number: true, note: "Share of time spent on steps that count" },
   left: { title: "Left", value: (run) => toNumber(run.seconds_left), text: (run) => formatSeconds(run.seconds_left), width: 66, number: true, note: "Time left" },
-  updated: { title: "Changed", value: (run) => run.updated ?? null, text: (run, now) => (run.updated ? formatAgo(now - run.updated) : NOTHING), width: 86, number: true },
+  updated: { title: "Changed", value: (run) => run.updated ?? null, text: (run, now) => (run.updated ? formatAgo(now - run.updated) : NOTHING), width: 92, number: true },
   recipe: { title: "Recipe", value: (run) => run.recipe, text: (run) => run.recipe ?? NOTHING, width: 130 },
   step: { title: "Step", value: (run) => run.step, text: (run) => formatCount(run.step), width: 84, number: true },
   steps: { title: "Steps", value: (run) => run.steps, text: (run) => formatCount(run.steps), width: 84, number: true, note: "That the config asks for" },

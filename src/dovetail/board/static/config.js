@@ -10,7 +10,7 @@ const SHOWN = 400; // Paths in the table of differences.
 export function createConfig(app) {
   const filter = searchField("Filter the config", "Filter by path or value", (text) => app.set({ config: text }, { replace: true }));
   const which = selection("Run", (run) => app.set({ of: run }));
-  const when = selection("At step", (step) => ((at = step), draw()));
+  const when = selection("Of steps", (step) => ((at = step), draw()));
   const same = checkbox("what is equal, too", (on) => app.set({ same: on }));
   const unfold = button("Unfold all", () => unfolded(body));
   const fold = button("Fold all", () => body.querySelectorAll(".tree details").forEach((each) => (each.open = false)));
@@ -33,7 +33,7 @@ export function createConfig(app) {
   function draw() {
     const usable = details.filter(({ detail }) => detail);
     const one = usable.find(({ tick }) => tick.id === app.view.of) ?? usable[0];
-    const changes = (one?.detail.config_at ?? []).filter((each) => Array.isArray(each.config));
+    const changes = (one?.detail.config_at ?? []).filter((each) => Array.isArray(each.config) && each.last !== null);
     const change = changes.find((each) => String(each.step) === at);
     const config = change?.config ?? one?.detail.config ?? [];
     const key = JSON.stringify([details.map(({ tick, detail, error }) => [tick.id, tick.slot, detail?.config?.length, error?.message]), app.changes, app.theme, app.view.config, app.view.same, one?.tick.id, at]);
@@ -42,7 +42,7 @@ export function createConfig(app) {
     heading.hidden = !one;
     which.set(usable.map(({ tick }) => [tick.id, tick.id]), one?.tick.id ?? "");
     when.node.hidden = !changes.length;
-    when.set([["", "at the end"], ...changes.map((each) => [String(each.step), `at step ${formatCount(each.step)}`])], change ? at : "");
+    when.set([["", "now"], ...changes.map((each) => [String(each.step), `steps ${formatCount(each.step)} to ${formatCount(each.last)}`])], change ? at : "");
     differences.replaceChildren(...errors(), ...(usable.length > 1 ? [differenceTable(usable)] : []));
     body.replaceChildren(one ? tree(config) : emptyState(app.ticked.length ? "There is no config to show." : "No run is ticked.", "Tick a run to see its config, two or more to see how they differ."));
   }

@@ -55,7 +55,10 @@ export function createCurves(app) {
       const inside = closed ? [] : names.map((name) => chartOf(name).node);
       return el("section", { class: "group", "aria-label": group || "main" }, el("h2", {}, fold), el("div", { class: "charts" }, inside));
     });
+    const focused = document.activeElement?.closest?.(".group")?.getAttribute("aria-label");
+    const isFold = document.activeElement?.classList.contains("fold");
     groups.replaceChildren(...sections);
+    if (isFold) [...groups.children].find((each) => each.getAttribute("aria-label") === focused)?.querySelector(".fold").focus();
   }
 
   function chartOf(name) {

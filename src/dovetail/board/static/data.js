@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the server says, or what an export holds: the page asks for both in the same words, by addresses of its API.
 
-const PARAMETERS = ["run", "name", "x", "from", "to", "points", "before", "file", "lines"];
+const PARAMETERS = ["run", "name", "x", "from", "to", "points", "before", "file", "lines", "on"];
 const KEPT = 600; // Answers.
 
 /** Returns the address of a question, with its parameters in one order. Lists are repeated; null is left out. */
@@ -61,8 +61,8 @@ function embedded() {
   return found;
 }
 
-/** Returns the source of all data: {get, picture, forget, curves, follow, exported}. */
-export function createData() {
+/** Returns the source of all data. `outdated(runs)` is called when an answer has come that was overtaken by a change. */
+export function createData(outdated) {
   const held = embedded();
   const answers = new Map();
   const get = (path, params) => {
@@ -72,24 +72,31 @@ export function createData() {
       return Promise.reject(new BoardError("This is not in the export.", 404));
     }
     if (!answers.has(address)) {
-      const answer = asked(address);
-      answer.catch(() => answers.get(address) === answer && answers.delete(address));
-      answers.set(address, answer);
+      const one = { answer: asked(address), waits: true, stale: false };
+      const came = (good) => {
+        one.waits = false;
+        if (!good || one.stale) answers.delete(address);
+        if (one.stale) outdated(runsOf(address));
+      };
+      one.answer.then(() => came(true), () => came(false));
+      answers.set(address, one);
       for (const oldest of answers.keys()) {
         if (answers.size <= KEPT) break;
         answers.delete(oldest);
       }
     }
-    return answers.get(address);
+    return answers.get(address).answer;
   };
   return {
     exported: held !== null,
     get,
     /** Answers about these runs are asked for again; null: all. */
     forget(runs) {
-      for (const address of [...answers.keys()]) {
+      for (const [address, one] of [...answers]) {
         const about = runsOf(address);
-        if (runs === null || !about.length || about.some((run) => runs.includes(run))) answers.delete(address);
+        if (runs !== null && about.length && !about.some((run) => runs.includes(run))) continue;
+        if (one.waits) one.stale = true; // It is drawn when it comes, as changes may come faster; then it is asked for anew.
+        else answers.delete(address);
       }
     },
     /** Returns the curves of runs. In an export each run has its own, over all its steps. */

@@ -6,16 +6,22 @@ import { pathParts } from "./tree.js";
 
 /** Returns the panel. */
 export function createMemory(app) {
-  const node = el("div", { class: "panel" });
+  const on = el("input", { class: "search", placeholder: "tpu-v5p-8", "aria-label": "Predict for", spellcheck: false, on: { change: () => app.set({ on: on.value.trim() }) } });
+  const bar = el("div", { class: "bar" }, el("label", { class: "labelled", title: "Hardware for which memory and speed are predicted" }, "Predict for", on));
+  const body = el("div", {});
+  const node = el("div", { class: "panel" }, bar, body);
   const open = new Set(); // Paths that are unfolded, in all runs alike.
   let [found, drawn] = [[], ""];
 
   async function update() {
     const round = app.round;
+    bar.hidden = app.data.exported;
+    if (document.activeElement !== on) on.value = app.view.on;
+    if (!body.childElementCount) body.replaceChildren(el("p", { class: "quiet waits", text: "Working out the parts ..." }));
     const answers = await Promise.all(
       app.present().map(async (tick) => {
         try {
-          return { tick, memory: await app.data.get("/api/memory", { run: tick.id }) };
+          return { tick, memory: await app.data.get("/api/memory", { run: tick.id, on: app.view.on || null }) };
         } catch (error) {
           return { tick, error };
         }
@@ -31,8 +37,8 @@ export function createMemory(app) {
   function draw() {
     const most = Math.max(1, ...found.map(({ memory }) => bytesOf(partTree(memory?.parts ?? []))));
     const focused = document.activeElement?.dataset?.path;
-    if (!found.length) return node.replaceChildren(emptyState("No run is ticked.", "Tick a run to see what its parts take, and what was predicted."));
-    node.replaceChildren(comparison(), ...found.map((each) => parts(each, most)));
+    if (!found.length) return body.replaceChildren(emptyState("No run is ticked.", "Tick a run to see what its parts take, and what was predicted."));
+    body.replaceChildren(comparison(), ...found.map((each) => parts(each, most)));
     if (focused !== undefined) [...node.querySelectorAll("[data-path]")].find((each) => each.dataset.path === focused)?.focus();
   }
 
@@ -53,11 +59,11 @@ export function createMemory(app) {
   function parts({ tick, memory, error }, most) {
     const title = el("h2", {}, swatch(tick.style), ` ${tick.id}`);
     if (error) return el("section", {}, title, errorBox(error, "Not loaded:"));
-    if (!memory.parts?.length) return el("section", {}, title, el("p", { class: "quiet", text: "The parts of this model are not known: its config could not be read." }));
+    if (!memory.parts?.length) return el("section", {}, title, el("p", { class: "quiet", text: memory.note ?? "The parts of this model are not known: its config could not be read." }));
     const root = partTree(memory.parts);
     const sum = el("p", { class: "quiet", text: `${formatCount(root.parameters)} parameters, ${formatBytes(root.parameterBytes)}; optimizer ${formatBytes(root.optimizerBytes)}` });
     const key = el("p", { class: "key-of-bars" }, el("span", { class: "bar-of parameters" }), "parameters", el("span", { class: "bar-of optimizer" }), "optimizer");
-    return el("section", {}, title, sum, key, el("div", { class: "parts", role: "table", "aria-label": `Memory of ${tick.id}` }, lines(root, most, 0)));
+    return el("section", {}, title, sum, memory.note ? el("p", { class: "quiet", text: memory.note }) : null, key, el("div", { class: "parts", role: "table", "aria-label": `Memory of ${tick.id}` }, lines(root, most, 0)));
   }
 
   function lines(node, total, depth) {

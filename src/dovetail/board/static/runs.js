@@ -23,7 +23,8 @@ export function createRunList(app) {
     on: { keydown: (event) => onKey(event), scroll: eachFrame(() => draw()), focus: () => draw() },
   }, head, body);
   const empty = el("div", { class: "list-empty", hidden: true });
-  const node = el("section", { class: "list", "aria-label": "Runs" }, el("div", { class: "bar" }, filter.node, count, el("span", { class: "spring" }), none, columnsButton, wide), chooser, grid, empty);
+  const notes = el("ul", { class: "notes quiet" });
+  const node = el("section", { class: "list", "aria-label": "Runs" }, el("div", { class: "bar" }, filter.node, count, el("span", { class: "spring" }), none, columnsButton, wide), chooser, grid, empty, notes);
   const pool = new Map(); // Row number -> its element.
   let [shown, keys, active, drawnKeys] = [[], [], "", ""];
   new ResizeObserver(eachFrame(() => draw())).observe(grid);
@@ -36,6 +37,9 @@ export function createRunList(app) {
     setText(count, `${text} ${app.runs.length === 1 ? "run" : "runs"}`);
     none.hidden = !app.ticked.length;
     setText(wide, app.view.wide ? "◂ Narrow" : "Widen ▸");
+    notes.hidden = !app.problems.length;
+    if (notes.dataset.shown !== app.problems.join("\n")) notes.replaceChildren(...app.problems.map((text) => el("li", { text })));
+    notes.dataset.shown = app.problems.join("\n");
     drawHead();
     drawEmpty();
     for (const row of pool.values()) row.dataset.stale = "1";

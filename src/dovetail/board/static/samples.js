@@ -138,7 +138,9 @@ function showTable(app, tick, one) {
   const cell = (value) => (toNumber(value) === null ? el("td", { text: typeof value === "object" ? JSON.stringify(value) : String(value) }) : el("td", { class: "number", text: formatNumber(value) }));
   const numbers = columns.map((_, index) => rows.length > 0 && rows.every((row) => toNumber(row[index]) !== null));
   const table = el("table", {}, el("thead", {}, el("tr", {}, columns.map((text, index) => el("th", { scope: "col", class: numbers[index] ? "number" : "", text: String(text) })))), el("tbody", {}, rows.map((row) => el("tr", {}, row.map(cell)))));
-  return el("div", { class: "scroll", tabIndex: 0 }, table, left > 0 ? el("p", { class: "quiet", text: `and ${formatCount(left)} more rows` }) : null);
+  const rest = left > 0 ? el("p", { class: "quiet", text: `and ${formatCount(left)} more rows` }) : null;
+  const note = one.note ? el("p", { class: "quiet", text: one.note }) : null;
+  return el("div", { class: "scroll", tabIndex: 0 }, table, rest, note);
 }
 
 function showHistogram(app, tick, one, list, name) {

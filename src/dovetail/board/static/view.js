@@ -29,12 +29,14 @@ export const DEFAULT_VIEW = Object.freeze({
   log: "", // Filter of the log.
   level: "info",
   of: "", // The run whose log or whose config is shown.
+  file: "", // Its log, of several.
+  on: "", // The hardware for which memory and speed are predicted.
 });
 
 const KEYS = {
   runs: "run", tab: "tab", filter: "filter", sort: "sort", columns: "column", wide: "wide", x: "x", zoom: "zoom",
   logX: "logx", logY: "logy", smooth: "smooth", clip: "clip", metrics: "metric", closed: "closed", big: "big", step: "step",
-  sample: "sample", config: "config", same: "same", log: "log", level: "level", of: "of",
+  sample: "sample", config: "config", same: "same", log: "log", level: "level", of: "of", file: "file", on: "on",
 };
 
 /** Returns the hash of a view, without "#": what is as usual is left out. */
@@ -57,7 +59,7 @@ export function hashToView(hash) {
   const text = (name) => found.get(KEYS[name]) ?? DEFAULT_VIEW[name];
   const oneOf = (name, values) => (values.includes(text(name)) ? text(name) : DEFAULT_VIEW[name]);
   const list = (name) => (found.has(KEYS[name]) ? found.getAll(KEYS[name]) : DEFAULT_VIEW[name]);
-  for (const name of ["filter", "sort", "metrics", "big", "sample", "config", "log", "of"]) view[name] = text(name);
+  for (const name of ["filter", "sort", "metrics", "big", "sample", "config", "log", "of", "file", "on"]) view[name] = text(name);
   for (const name of ["wide", "logX", "same", "clip"]) view[name] = text(name) === "1";
   view.tab = oneOf("tab", TABS);
   view.x = oneOf("x", X_AXES);
