@@ -290,7 +290,7 @@ def test_a_run_that_grows_breaks_and_goes_away_is_followed(browser, tmp_path):
         browser.wait("document.querySelector('.rows').innerText.includes('0.4321')")
         browser.wait("[...document.querySelectorAll('.chart h3')].some((each) => each.textContent === 'new_metric')")
         took: list[float] = []
-        for step in range(202, 207):  # On a busy machine one of them may be late.
+        for step in range(202, 205):  # On a busy machine one of them may be late.
             begin = time.monotonic()
             append(directory, step=step, loss=step / 1000)
             browser.wait(f"document.querySelector('.rows').innerText.includes('0.{step}0')")
@@ -299,11 +299,11 @@ def test_a_run_that_grows_breaks_and_goes_away_is_followed(browser, tmp_path):
         assert browser.run("document.querySelector('.panels').scrollTop") == 150
         assert "zoom=20~150" in hash_of(browser)
         with (directory / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 207, "time": 1, "loss": 0.1')  # Torn: its end comes later.
+            file.write('{"step": 205, "time": 1, "loss": 0.1')  # Torn: its end comes later.
             file.flush()
             append(tmp_path / "runs" / "other", step=101, loss=0.7777)
             browser.wait("document.querySelector('.rows').innerText.includes('0.7777')")
-            assert "0.2060" in text(browser, ".rows")
+            assert "0.2040" in text(browser, ".rows")
             file.write("234}\n")
         browser.wait("document.querySelector('.rows').innerText.includes('0.1234')")
         shutil.rmtree(directory)

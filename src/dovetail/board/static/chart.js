@@ -103,7 +103,7 @@ export function createChart(app, name, tip) {
     const splits = (log) => (log ? { splits: (u, _, low, high) => logSplits(low, high), filter: (u, values) => values } : {});
     const blank = (format) => (_, values) => values.map((value) => (value === null ? "" : format(value)));
     return {
-      width: Math.max(plot.clientWidth, 120), height: height(), padding: [10, 10, 0, 0], legend: { show: false }, series: [{}, ...series],
+      width: Math.max(plot.clientWidth, 120), height: height(), padding: [10, 16, 0, 0], legend: { show: false }, series: [{}, ...series],
       scales: { x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => xRange(low, high) }, y: { distr: logarithmic ? 3 : 1, range: () => yLimits(logarithmic) } },
       axes: [{ ...axis, ...splits(logX), space: 60, size: 26, values: blank(xText) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: blank(formatTick) }],
       cursor: {
