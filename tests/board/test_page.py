@@ -163,7 +163,7 @@ def test_curves_are_zoomed_by_drawing_and_share_a_cursor(browser, address):
     browser.wait("location.hash.includes('zoom=')")
     browser.key("0")
     browser.wait("!location.hash.includes('zoom=')")
-    for name, part in (("Time", "x=time"), ("Units", "x=units"), ("log", "logy=loss")):
+    for name, part in (("Time", "x=time"), ("Tokens", "x=units"), ("log", "logy=loss")):
         press(browser, name, ".panel button")
         browser.wait(f"location.hash.includes('{part}')")
     browser.run("document.getElementById('smooth').focus()")

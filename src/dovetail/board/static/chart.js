@@ -95,7 +95,7 @@ export function createChart(app, name, tip) {
   function settings(both, { logX, logY: logarithmic }) {
     const series = curves.flatMap((each) => {
       const { color, dash } = each.tick.style;
-      const line = { stroke: color, dash, width: 1.5, spanGaps: true, points: { show: each.x.length < 3, size: 5, fill: color } };
+      const line = { stroke: color, dash, width: 1.5, spanGaps: true, points: { show: each.x.length <= 12, size: 4, fill: color, stroke: color } };
       return both ? [{ ...line, stroke: faint(color, 0.25), width: 1, dash: [], points: { show: false } }, line] : [line];
     });
     const axis = { stroke: app.ink.quiet, grid: { stroke: app.ink.grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -105,7 +105,7 @@ export function createChart(app, name, tip) {
     return {
       width: Math.max(plot.clientWidth, 120), height: height(), padding: [10, 16, 0, 0], legend: { show: false }, series: [{}, ...series],
       scales: { x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => xRange(low, high) }, y: { distr: logarithmic ? 3 : 1, range: () => yLimits(logarithmic) } },
-      axes: [{ ...axis, ...splits(logX), space: 60, size: 26, values: blank(xText) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: blank(formatTick) }],
+      axes: [{ ...axis, ...splits(logX), space: 50, size: 26, values: blank(xText) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: blank(formatTick) }],
       cursor: {
         y: false, sync: { key: SYNC, scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => (app.set({ zoom: null }), null) },
         points: { size: 6, width: 0, fill: (u, index) => u.series[index].stroke(u, index) }, dataIdx: (u, index, closest) => closestValue(u.data[0], u.data[index], closest, u),

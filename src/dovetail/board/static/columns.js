@@ -14,21 +14,25 @@ export const STATE_NOTES = {
 const ORDER = ["running", "failed", "lost", "stopped", "done", "empty"];
 const COLLATOR = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
+/** Returns what a run counts, as "tokens", or "". */
+export function unitsOf(run) {
+  return run.unit ? `${run.unit}${run.unit.endsWith("s") ? "" : "s"}` : "";
+}
+
 function rateText(run) {
   if (toNumber(run.rate) === null) return NOTHING;
-  const unit = run.unit ? ` ${run.unit}${run.unit.endsWith("s") ? "" : "s"}` : "";
-  return `${formatNumber(run.rate)}${unit}/s`;
+  return `${formatNumber(run.rate)}${run.unit ? ` ${unitsOf(run)}` : ""}/s`;
 }
 
 /** key: {title, value (to sort by), text, width in px, note}; `text` gets the moment at which it is read. */
 export const COLUMNS = {
-  name: { title: "Run", value: (run) => run.id, text: (run) => run.id, width: 120, note: "Its path below the directory" },
-  state: { title: "State", value: (run) => ORDER.indexOf(run.state), text: (run) => STATE_WORDS[run.state] ?? String(run.state), width: 88 },
-  progress: { title: "Progress", value: share, text: progressText, width: 104, note: "Steps made, of all" },
+  name: { title: "Run", value: (run) => run.id, text: (run) => run.id, width: 140, note: "Its path below the directory" },
+  state: { title: "State", value: (run) => ORDER.indexOf(run.state), text: (run) => STATE_WORDS[run.state] ?? String(run.state), width: 84 },
+  progress: { title: "Progress", value: share, text: progressText, width: 98, note: "Steps made, of all" },
   loss: { title: "Loss", value: (run) => toNumber(run.loss), text: (run) => formatNumber(run.loss), width: 64, number: true },
   rate: { title: "Speed", value: (run) => toNumber(run.rate), text: rateText, width: 112, number: true },
-  goodput: { title: "Goodput", value: (run) => toNumber(run.goodput), text: (run) => formatShare(run.goodput), width: 68, number: true, note: "Share of time spent on steps that count" },
-  left: { title: "Left", value: (run) => toNumber(run.seconds_left), text: (run) => formatSeconds(run.seconds_left), width: 66, number: true, note: "Time left" },
+  goodput: { title: "Goodput", value: (run) => toNumber(run.goodput), text: (run) => formatShare(run.goodput), width: 66, number: true, note: "Share of time spent on steps that count" },
+  left: { title: "Left", value: (run) => toNumber(run.seconds_left), text: (run) => formatSeconds(run.seconds_left), width: 62, number: true, note: "Time left" },
   updated: { title: "Changed", value: (run) => run.updated ?? null, text: (run, now) => (run.updated ? formatAgo(now - run.updated) : NOTHING), width: 92, number: true },
   recipe: { title: "Recipe", value: (run) => run.recipe, text: (run) => run.recipe ?? NOTHING, width: 130 },
   step: { title: "Step", value: (run) => run.step, text: (run) => formatCount(run.step), width: 84, number: true },

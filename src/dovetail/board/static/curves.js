@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panel of curves: one chart for each metric, in groups, with what holds for all of them above.
 import { createChart } from "./chart.js";
+import { unitsOf } from "./columns.js";
 import { button, checkbox, choice, el, emptyState, searchField, setText } from "./dom.js";
 import { formatNumber, formatSeconds } from "./format.js";
 import { grouped } from "./series.js";
@@ -83,6 +84,7 @@ async function metricsOf(app) {
 
 function createControls(app) {
   const axis = choice("x axis", [["step", "Step"], ["units", "Units", "What the input counts: tokens, rows"], ["time", "Time", "Since the first start"]], (x) => app.set({ x, zoom: null }));
+  const unitsButton = [...axis.node.children].find((each) => each.value === "units");
   const logX = checkbox("log x", (on) => app.set({ logX: on, zoom: null }), "Logarithmic x axis");
   const clip = checkbox("no outliers", (on) => app.set({ clip: on }), "The y axis shows the inner 96 % of the values");
   const slider = el("input", { type: "range", min: 0, max: 0.99, step: 0.01, id: "smooth", on: { input: () => app.set({ smooth: Number(slider.value) }, { replace: true }) } });
@@ -96,6 +98,8 @@ function createControls(app) {
     update() {
       const { x, logX: log, smooth: weight, zoom, metrics, clip: clipped } = app.view;
       axis.set(x);
+      const units = unitsOf(app.present()[0]?.run ?? {}) || "units";
+      setText(unitsButton, units[0].toUpperCase() + units.slice(1));
       logX.set(log);
       clip.set(clipped);
       filter.set(metrics);

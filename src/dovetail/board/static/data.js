@@ -26,7 +26,7 @@ export function runsOf(address) {
 }
 
 /** An answer that is none: it says what was asked, and what to do. */
-export class BoardError extends Error {
+class BoardError extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;
@@ -143,7 +143,13 @@ function follow(changed, state) {
       timer = setTimeout(open, 2000);
     };
   };
-  addEventListener("pagehide", () => source.close());
-  addEventListener("pageshow", (event) => event.persisted && open());
-  open();
+  const close = () => {
+    clearTimeout(timer);
+    source?.close();
+  };
+  // A page that nobody sees listens to nothing: a browser has few connections to one server for all its pages.
+  document.addEventListener("visibilitychange", () => (close(), document.hidden || open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => event.persisted && (close(), open()));
+  if (!document.hidden) open();
 }

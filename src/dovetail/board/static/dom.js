@@ -22,7 +22,7 @@ export function el(tag, props = {}, ...children) {
 }
 
 /** Returns a new SVG element. */
-export function svg(tag, attributes = {}, ...children) {
+function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
@@ -104,14 +104,5 @@ export function eachFrame(handler) {
     if (waits) return;
     waits = true;
     requestAnimationFrame(() => ((waits = false), handler()));
-  };
-}
-
-/** Calls a function when nothing has called this for some time. */
-export function whenQuiet(handler, milliseconds) {
-  let timer = 0;
-  return () => {
-    clearTimeout(timer);
-    timer = setTimeout(handler, milliseconds);
   };
 }

@@ -13,7 +13,7 @@ const LIVE = {
 const KEYS_OF_PAGE = [
   ["/", "filter runs"],
   ["f", "filter what the panel shows"],
-  ["r", "to the list; there: ↑ ↓ move, Space ticks, Enter shows this run alone"],
+  ["r", "to the list; there: ↑ ↓ move, Space ticks, Enter (or Ctrl and click) shows this run alone"],
   ["1 to 7", "panels"],
   ["w", "list in full width, and back"],
   ["0", "all of the x axis"],
@@ -108,13 +108,13 @@ export function createBorder(main) {
     kept(WIDTH_KEY, String(fitting));
   };
   const now = () => Number(node.getAttribute("aria-valuenow"));
-  set(Number(kept(WIDTH_KEY)) || 52);
+  set(Number(kept(WIDTH_KEY)) || 53);
   node.addEventListener("pointerdown", (event) => {
     node.setPointerCapture(event.pointerId);
     event.preventDefault();
   });
   node.addEventListener("pointermove", (event) => node.hasPointerCapture(event.pointerId) && set((100 * event.clientX) / main.clientWidth));
-  node.addEventListener("dblclick", () => set(52));
+  node.addEventListener("dblclick", () => set(53));
   node.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -2, ArrowRight: 2 }[event.key];
     if (by) set(now() + by);

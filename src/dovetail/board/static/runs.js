@@ -70,11 +70,13 @@ export function createRunList(app) {
     const cells = keys.map((each) => {
       const column = columnOf(each);
       const [up, down] = [app.view.sort === each, app.view.sort === `-${each}`];
-      const sort = button(column.title, () => app.set({ sort: up ? `-${each}` : down ? each : column.number ? `-${each}` : each }), { title: column.note ?? "", tabIndex: -1 });
+      const sort = button(column.title, () => app.set({ sort: up ? `-${each}` : down ? each : column.number ? `-${each}` : each }), { title: column.note ?? "", value: each });
       if (up || down) sort.append(el("span", { class: "arrow", "aria-hidden": "true", text: up ? "↑" : "↓" }));
       return el("div", { class: `cell ${column.number ? "number" : ""} ${each === "name" ? "name" : ""}`, role: "columnheader", "aria-sort": up ? "ascending" : down ? "descending" : "none" }, sort);
     });
+    const focused = head.contains(document.activeElement) ? document.activeElement.value : null;
     head.replaceChildren(el("div", { class: "cell tick", role: "columnheader", "aria-label": "Ticked" }), ...cells);
+    if (focused) head.querySelector(`button[value="${CSS.escape(focused)}"]`)?.focus();
     pool.clear();
     body.replaceChildren();
   }
@@ -128,6 +130,7 @@ export function createRunList(app) {
       const text = columnOf(key).text(run, app.now());
       if (key === "state") fillState(cell, run);
       else if (key === "progress") fillProgress(cell, run, text);
+      else if (key === "name") fillName(cell, text);
       else setText(cell, text);
       cell.title = key === "name" ? [run.id, run.error, ...(run.problems ?? [])].filter(Boolean).join("\n") : key === "error" ? text : cell.title;
       if (key === "name") cell.classList.toggle("problem", Boolean(run.problems?.length));
@@ -182,6 +185,13 @@ function inOrder(keys) {
   const fixed = Object.keys(COLUMNS);
   const place = (key) => (fixed.includes(key) ? fixed.indexOf(key) : fixed.length);
   return [...keys].sort((a, b) => place(a) - place(b));
+}
+
+/** Where there is no room, what is cut is the path above: names in one directory often begin alike. */
+function fillName(cell, id) {
+  if (cell.textContent === id) return;
+  const cut = id.lastIndexOf("/") + 1;
+  cell.replaceChildren(el("span", { class: "above", text: id.slice(0, cut) }), el("span", { class: "own", text: id.slice(cut) }));
 }
 
 function fillState(cell, run) {

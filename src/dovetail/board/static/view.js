@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The view: all that a link holds. Pure functions between it and the hash of the address.
 
-export const X_AXES = ["step", "units", "time"];
+const X_AXES = ["step", "units", "time"];
 export const LEVELS = ["info", "warning", "error"];
-export const TABS = ["runs", "curves", "overview", "samples", "config", "memory", "goodput", "log"];
+const TABS = ["runs", "curves", "overview", "samples", "config", "memory", "goodput", "log"];
 
 /** The view of an address without a hash. `runs` is null until somebody ticks: then the page chooses. */
 export const DEFAULT_VIEW = Object.freeze({
@@ -86,7 +86,7 @@ export function toggleTick(ticks, run) {
 }
 
 /** Returns the ticks without what is free at their end, and each run once. */
-export function trimTicks(ticks) {
+function trimTicks(ticks) {
   const found = ticks.map((run, index) => (ticks.indexOf(run) === index ? run : ""));
   while (found.length && found.at(-1) === "") found.pop();
   return found;
