@@ -9,8 +9,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden \
-	sharding chaos bench clean
+.PHONY: help venv compilers test long test-all peers manifests skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
+	board-picture sharding chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,12 @@ slurm: ## install Slurm by Debian's packages, as root, for the tests that start 
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 			slurmctld slurmd slurm-client munge > /dev/null; \
 	else echo "no root or no apt-get: the tests that start a Slurm are skipped"; fi
+
+chromium: ## install Chromium by Debian's packages, as root, for the tests that open pages
+	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; \
+	else echo "no root or no apt-get: the tests that open pages in a browser are skipped"; fi
 
 test: venv ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not slow"
@@ -122,6 +128,9 @@ docs: venv ## rewrite the outputs shown in the Markdown pages
 golden: venv ## rewrite the golden configs of the recipes, and the golden manifests of launches
 	$(BIN)/python tools/golden.py
 	$(BIN)/python tools/golden_launch.py
+
+board-picture: venv chromium ## train three small models, and take the picture of docs/board.md, five minutes
+	PYTHONPATH=tests $(BIN)/python tools/board_picture.py docs/board.png
 
 sharding: venv ## try 300 random models, meshes and ways to train against one device, for hours
 	$(BIN)/python tools/sharding.py --random 300 --seed 1 --busy 2
