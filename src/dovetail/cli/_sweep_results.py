@@ -2,7 +2,6 @@
 """What came of the runs of a sweep: a table, a picture, and the best."""
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from dovetail.launch import DONE, RESUMABLE, exit_code_in, record_in
+from dovetail.progress import METRICS, json_lines
 
 from ._table import printable, table
 
@@ -72,16 +72,8 @@ def _number_in(value: object) -> float | None:
 
 def _records(directory: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yields steps and what was written of them. What is torn, or not ours, counts not."""
-    try:
-        lines = (directory / "metrics.jsonl").read_bytes().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict) and isinstance(step := found.get("step"), int) and not isinstance(step, bool):
+    for found in json_lines(directory / METRICS):
+        if isinstance(step := found.get("step"), int) and not isinstance(step, bool):
             yield step, found
 
 

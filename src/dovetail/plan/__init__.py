@@ -21,6 +21,8 @@ from ._measured import rebuilt as rebuilt
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._on_hardware import policies_for as policies_for
+from ._pictures import compile_picture as compile_picture
+from ._pictures import prediction_picture as prediction_picture
 from ._plan import Plan as Plan
 from ._plan import Row as Row
 from ._plan import Wanted as Wanted
@@ -54,6 +56,7 @@ from ._serving import compiled_serving as compiled_serving
 from ._serving import serving_mesh as serving_mesh
 from ._timed import Timed as Timed
 from ._timed import compiled_parts as compiled_parts
+from ._timeline import Passage as Passage
 from ._what_if import Change as Change
 from ._what_if import by_path as by_path
 from ._what_if import what_if as what_if
