@@ -20,6 +20,15 @@ from ._curves import WIDTH as WIDTH
 from ._curves import Curve as Curve
 from ._curves import Panel as Panel
 from ._curves import curves_picture as curves_picture
+from ._html import bold as bold
+from ._html import code as code
+from ._html import dim as dim
+from ._html import folded as folded
+from ._html import html_table as html_table
+from ._html import inline as inline
+from ._html import lines_of_text as lines_of_text
+from ._html import row as row
+from ._html import shown as shown
 from ._legend import Entry as Entry
 from ._legend import draw_legend as draw_legend
 from ._legend import line_look as line_look

@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
     name: str
     shape: str
-    count: str = ""
+    params: str = ""
 
 
 class Card(NamedTuple):
@@ -31,7 +31,7 @@ class Card(NamedTuple):
 
     name: str
     kind: str
-    count: str = ""
+    params: str = ""
     rows: "Sequence[Row | Card]" = ()
     many: bool = False
 
@@ -49,7 +49,7 @@ class BlockLayer(NamedTuple):
     """A kind of layer of a stack."""
 
     kind: str
-    count: str  # Parameters of one.
+    params: str  # Parameters of one.
     branches: Sequence[BlockBranch]
     parallel: bool = False  # All branches read the same stream.
     plain: bool = False  # Nothing is known of a stream: what it is made of is no branch.
@@ -59,7 +59,7 @@ class Stack(NamedTuple):
     """Layers in their order: the numbers of their kinds."""
 
     name: str
-    count: str
+    params: str
     order: Sequence[int]
     kinds: Sequence[BlockLayer]
 
@@ -69,7 +69,7 @@ class Section(NamedTuple):
 
     name: str
     kind: str
-    count: str
+    params: str
 
 
 def blocks_picture(title: str, about: str, items: "Sequence[Card | Stack | Section]") -> Picture:
@@ -110,7 +110,7 @@ def _draw_stack(canvas: Canvas, y: float, stack: Stack) -> float:
     bottom = top + sum(heights) + _GAP * (len(rows) - 1) + 12
     canvas.rect(left, y, width, bottom - y, None, edge="edge", radius=8)
     layers = f"{TIMES}{len(stack.order)}" if len(stack.order) > 1 else ""
-    _draw_head(canvas, left + 4, y + 2, width - 8, Card(stack.name, layers, stack.count))
+    _draw_head(canvas, left + 4, y + 2, width - 8, Card(stack.name, layers, stack.params))
     if several:
         _draw_order(canvas, left + 14, y + _HEAD + 6, width - 28, stack)
     at = top
@@ -138,7 +138,7 @@ def _draw_layer(canvas: Canvas, x: float, y: float, width: float, layer: BlockLa
         canvas.rect(x, y + 7, 12, 12, color, radius=2)
     head = x + (18 if color != "edge" else 4)
     title = f"{layer.kind}  {TIMES}{times}" if times > 1 else layer.kind
-    count = f"{layer.count} each" if times > 1 and layer.count else layer.count
+    count = f"{layer.params} each" if times > 1 and layer.params else layer.params
     room = width - (head - x) - width_of(count, SMALL) - 10
     canvas.text(head, y + 17, title, bold=True, room=room)
     canvas.text(x + width - 4, y + 17, count, "dim", anchor="end", size=SMALL)
@@ -208,11 +208,11 @@ def _draw_card(canvas: Canvas, x: float, y: float, width: float, card: Card, acc
 def _draw_rows(canvas: Canvas, x: float, y: float, width: float, rows: "Sequence[Row | Card]") -> float:
     for row in rows:
         if isinstance(row, Card):
-            _draw_line(canvas, x, y + 12, width, row.name, row.kind, row.count)
+            _draw_line(canvas, x, y + 12, width, row.name, row.kind, row.params)
             canvas.line(x + 3, y + _ROW, x + 3, y + _row_height(row) - 5, "edge")
             _draw_rows(canvas, x + 12, y + _ROW, width - 12, row.rows)
         else:
-            _draw_line(canvas, x, y + 12, width, row.name, row.shape, row.count)
+            _draw_line(canvas, x, y + 12, width, row.name, row.shape, row.params)
         y += _row_height(row)
     return y
 
@@ -227,13 +227,13 @@ def _draw_line(canvas: Canvas, x: float, y: float, width: float, name: str, shap
 
 
 def _draw_head(canvas: Canvas, x: float, y: float, width: float, card: Card) -> None:
-    count = width_of(card.count, SMALL)
+    count = width_of(card.params, SMALL)
     room = width - count - 24
     canvas.text(x + 8, y + 16, card.name, bold=True, room=room)
     used = min(width_of(card.name) * 1.1, room)
     if room - used > 24:
         canvas.text(x + 16 + used, y + 16, card.kind, "dim", room=room - used - 8)
-    canvas.text(x + width - 8, y + 16, card.count, "dim", anchor="end", size=SMALL)
+    canvas.text(x + width - 8, y + 16, card.params, "dim", anchor="end", size=SMALL)
 
 
 def _row_height(row: "Row | Card") -> float:

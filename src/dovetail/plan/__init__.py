@@ -33,6 +33,9 @@ from ._plan import ranked as ranked
 from ._plan import retimed as retimed
 from ._plan import tied as tied
 from ._plan import to_verify as to_verify
+from ._plan_picture import Option as Option
+from ._plan_picture import options_picture as options_picture
+from ._plan_picture import plan_picture as plan_picture
 from ._pools import Pool as Pool
 from ._pools import pools_on as pools_on
 from ._pools import read_pools as read_pools

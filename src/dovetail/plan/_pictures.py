@@ -2,6 +2,7 @@
 """Pictures of what compilers and predictions say of a step: its memory, its time, and in which order that passes."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dovetail.pictures import (
     SMALL,
@@ -19,9 +20,11 @@ from dovetail.pictures import (
 )
 from dovetail.pictures import number as short
 
-from ._predict import Prediction
-from ._report import Report
 from ._timeline import Passage
+
+if TYPE_CHECKING:
+    from ._predict import Prediction
+    from ._report import Report
 
 _X = 20  # Where all begins.
 _WIDE = WIDTH - 2 * _X
@@ -32,12 +35,12 @@ _PATHS = 12  # Rows.
 _EXPOSED = "exposed, "
 
 
-def compile_picture(name: str, report: Report) -> Picture:
+def compile_picture(name: str, report: "Report") -> Picture:
     """Returns a picture of the memory of a compiled step, by kind and by part of the model; and of its time."""
-    canvas = Canvas(WIDTH, f"memory of {name} on {report.hardware}")
+    canvas = Canvas(WIDTH, f"memory of {_on(name, report.hardware)}")
     limit, total = report.hbm_limit_gib, report.hbm_per_chip_gib
     verdict = "fits" if report.fits else "does not fit"
-    canvas.text(_X, 26, f"{name} on {report.hardware}: {verdict}", bold=True, size=14, room=_WIDE)
+    canvas.text(_X, 26, f"{_on(name, report.hardware)}: {verdict}", bold=True, size=14, room=_WIDE)
     mesh = ", ".join(f"{axis}={size}" for axis, size in report.mesh.items()) or "one device"
     chips = "1 chip" if report.chips == 1 else f"{report.chips:,} chips"
     parts = "" if report.num_microbatches == 1 else f", {report.num_microbatches} microbatches"
@@ -53,7 +56,11 @@ def compile_picture(name: str, report: Report) -> Picture:
     return canvas.picture(y + 10)
 
 
-def _draw_memory(canvas: Canvas, y: float, report: Report) -> float:
+def _on(name: str, hardware: str) -> str:
+    return f"{name} on {hardware}" if name else f"on {hardware}"
+
+
+def _draw_memory(canvas: Canvas, y: float, report: "Report") -> float:
     """Draws all that a chip holds in the frame of what it can hold; returns where that ends."""
     limit, total = report.hbm_limit_gib, report.hbm_per_chip_gib
     most = max(limit or 0.0, total) or 1.0
@@ -69,7 +76,7 @@ def _draw_memory(canvas: Canvas, y: float, report: Report) -> float:
     return y + 26
 
 
-def _paths(report: Report) -> list[Bar]:
+def _paths(report: "Report") -> list[Bar]:
     """Returns a bar for each part of the model that has much, and one for all others."""
     shown = list(report.hbm_by_path.items())
     rest: dict[str, float] = {}
@@ -87,11 +94,11 @@ def _memory_bar(path: str, kinds: Mapping[str, float]) -> Bar:
     return Bar(path, parts, _gib(sum(kinds.values())))
 
 
-def prediction_picture(name: str, found: Prediction) -> Picture:
+def prediction_picture(name: str, found: "Prediction") -> Picture:
     """Returns a picture of the time of a predicted step: what it goes to, where, and in which order it passes."""
-    canvas = Canvas(WIDTH, f"time of a step of {name} on {found.hardware}")
+    canvas = Canvas(WIDTH, f"time of a step of {_on(name, found.hardware)}")
     low, high = found.interval
-    head = f"{name} on {found.hardware}: a step takes {_seconds(found.step_seconds)}"
+    head = f"{_on(name, found.hardware)}: a step takes {_seconds(found.step_seconds)}"
     canvas.text(_X, 26, head, bold=True, size=14, room=_WIDE)
     rate = f"{short(found.units_per_second_per_chip)} {found.unit}s/s per chip"
     about = f"{_seconds(low)} to {_seconds(high)}, MFU {100 * found.mfu:.0f} %, {rate}, by its {found.method} program"
@@ -129,7 +136,7 @@ def _draw_rows(
     title: str,
     rows: Sequence[tuple[str, str, float]],
     colors: Mapping[str, Color],
-    found: Prediction,
+    found: "Prediction",
 ) -> float:
     """Draws rows of kind, name and seconds, below a title; returns where they end."""
     canvas.text(_X, y, title, bold=True)

@@ -14,6 +14,7 @@ from dovetail.train import Trainer, size_of
 from ._constants import constants_of, interval_of, is_known
 from ._cost import HOST_BANDWIDTH, REMAT, Run, step_parts
 from ._measured import UNKNOWN_LINKS, machine_of
+from ._pictures import prediction_picture
 from ._timeline import Passage
 from ._work import work_of
 
@@ -35,6 +36,10 @@ class Prediction(NamedTuple):
     versions: Mapping[str, str]
     by_path: Mapping[str, float] = {}  # Seconds by config path; of the compiled program only.
     timeline: Sequence[Passage] = ()  # The step in its order; of the compiled program only.
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return prediction_picture("", self).svg
 
     def slowed(self, factor: float) -> "Prediction":
         """Returns the prediction with all times multiplied by a factor, and what follows from them."""

@@ -31,6 +31,7 @@ from dovetail.train import Program, Trainer, size_of
 
 from . import _cache
 from ._estimate import GIB, usable_bytes
+from ._pictures import compile_picture
 from ._timeline import Passage
 
 _KINDS = ("parameters", "optimizer", "activations", "temporaries")
@@ -63,6 +64,10 @@ class Report(NamedTuple):
     versions: Mapping[str, str]
     suggestions: list[dict[str, Any]] = []
     timeline: Sequence[Passage] = ()  # The step in its order, where it was asked for.
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return compile_picture("", self).svg
 
 
 class Lowered(NamedTuple):

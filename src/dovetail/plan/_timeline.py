@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled step in the order in which its time passes: forward, backward, and what is sent meanwhile."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ def _sum(one: Stretch, other: Stretch, *, runs: int) -> Stretch:
 
 
 def _passage(each: Stretch, tree: Any) -> Passage:
-    paths: Counter[str] = Counter()
+    paths = defaultdict[str, float](float)
     for name, seconds in each.names.items():
         path = config_path([name], tree)
         for end in [i for i, character in enumerate(path) if character == "."] + [len(path)]:
