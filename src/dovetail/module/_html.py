@@ -24,13 +24,8 @@ def html_of(module: "Module") -> str:
 def _node(name: str, module: "Module", times: int, depth: int) -> str:
     count = sum(spec.size * each for below, each in modules(module, times) for spec in below._params.values())
     stacked = f" {TIMES}{times}" if times > 1 else ""
-    head = " ".join(
-        [
-            *([code(name)] if name else []),
-            bold(type(module).__name__),
-            *([dim(f"{number(count)}{stacked}")] if count else []),
-        ]
-    )
+    counted = [dim(f"{number(count)}{stacked}")] if count else []
+    head = " ".join([*([code(name)] if name else []), bold(type(module).__name__), *counted])
     rows = [
         (own, str(spec.shape), ", ".join(axis or "-" for axis in spec.axes), f"{spec.size * times:,}")
         for own, spec in module._params.items()

@@ -35,6 +35,7 @@ from ._legend import line_look as line_look
 from ._picture import Picture as Picture
 from ._picture import PictureError as PictureError
 from ._picture import check_picture_file as check_picture_file
+from ._scale import LARGEST as LARGEST
 from ._scale import Scale as Scale
 from ._scale import scale_of as scale_of
 from ._text import TIMES as TIMES

@@ -8,7 +8,7 @@ from ._canvas import DASHES, NUM_COLORS, SIZE, Canvas, Color
 from ._text import printable, width_of
 
 _LINE, _KEY, _GAP = 19, 24, 18  # Pixels: of a line, of what stands before a name, between columns.
-_LEAST = 120
+_LEAST, _ENOUGH = 120, 220
 _MANY = 5  # Entries: more share lines, and long names are shortened.
 
 
@@ -32,7 +32,7 @@ def draw_legend(canvas: Canvas, x: float, y: float, width: float, entries: Seque
         return y
     texts = [printable(f"{each.name}  {each.note}" if each.note else each.name) for each in entries]
     widest = max(width_of(text) for text in texts) + _KEY + _GAP
-    widest = min(widest, (width + _GAP) / 2) if len(entries) > _MANY else widest
+    widest = min(widest, max((width + _GAP) / 2, _ENOUGH)) if len(entries) > _MANY else widest
     columns = max(1, min(len(entries), int((width + _GAP) // max(widest, _LEAST))))
     column = width / columns if columns > 1 else width
     column = min(column, max(widest, _LEAST))

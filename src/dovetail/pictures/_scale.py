@@ -55,7 +55,7 @@ def scale_of(values: Iterable[float], start: float, end: float, *, log: bool = F
 def _ticks(low: float, high: float, count: int) -> list[float]:
     rough = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
+    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.7)
     numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     return [each * step for each in numbers]
 
