@@ -121,11 +121,20 @@ class Canvas:
         self._shape("rect", looks, hint)
 
     def circle(
-        self, x: float, y: float, radius: float, color: Color | None, *, edge: Color | None = None, hint: str = ""
+        self,
+        x: float,
+        y: float,
+        radius: float,
+        color: Color | None,
+        *,
+        edge: Color | None = None,
+        opacity: float = 1,
+        hint: str = "",
     ) -> None:
         """Draws a circle, filled or with an edge or both."""
         looks = [f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}"']
         looks += [self._colored("fill", color, edge)]
+        looks += [f'fill-opacity="{_n(opacity)}"'] if opacity != 1 else []
         self._shape("circle", looks, hint)
 
     def cross(self, x: float, y: float, color: Color, *, reach: float = 3.5, hint: str = "") -> None:
@@ -171,4 +180,5 @@ def _d(points: Sequence[tuple[float, float]]) -> str:
 
 def _n(value: float) -> str:
     """Returns a number of pixels, as short as can be."""
-    return f"{value:.1f}".removesuffix(".0")
+    text = f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) < 1 else f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
