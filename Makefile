@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden pictures \
 	sharding chaos bench clean
 
 help: ## list the targets
@@ -118,6 +118,9 @@ format: venv ## fix style and formatting where a tool can
 
 docs: venv ## rewrite the outputs shown in the Markdown pages
 	$(BIN)/python tools/run_docs.py --update
+
+pictures: venv ## draw the pictures of the documents again, from what was recorded
+	$(BIN)/python tools/draw_pictures.py
 
 golden: venv ## rewrite the golden configs of the recipes, and the golden manifests of launches
 	$(BIN)/python tools/golden.py

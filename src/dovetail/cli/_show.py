@@ -40,6 +40,10 @@ def _show(args: argparse.Namespace) -> int:
     check_picture(args)
     run = resolve(args.recipe, args.overrides, args.mesh, args.on, weights=False)
     cfg, memory = run.cfg, None if args.mesh is not None else _memory(run)
+    if args.picture is not None:
+        from dovetail.models import model_picture
+
+        save_picture(args, lambda: model_picture(args.recipe, cfg.model.build(path="model")))
     if args.full and not args.json:  # JSON has it all.
         print(to_text(cfg), end="")
     elif args.mesh is not None:
@@ -67,10 +71,6 @@ def _show(args: argparse.Namespace) -> int:
         if spans := _spans(run.name):
             found["configs"] = spans
         print(json.dumps(found, indent=2))
-    if args.picture is not None:
-        from ._model_picture import model_picture
-
-        save_picture(args, lambda: model_picture(args.recipe, cfg.model.build(path="model")))
     if run.hardware is not None and memory is not None and not memory.fits:
         sys.stdout.flush()
         print(

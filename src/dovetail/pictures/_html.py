@@ -54,7 +54,8 @@ def folded(head: str, inside: Iterable[str], *, unfolded: bool = False) -> str:
     body = "".join(inside)
     if not body:
         return row(head)
-    return f"<details{' open' if unfolded else ''}><summary>{head}</summary>{body}</details>"
+    mark = ' open=""' if unfolded else ""
+    return f"<details{mark}><summary>{head}</summary>{body}</details>"
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[bool]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ._canvas import DASHES, NUM_COLORS, SIZE, Canvas, Color
-from ._text import printable, width_of
+from ._text import width_of
 
 _LINE, _KEY, _GAP = 19, 24, 18  # Pixels: of a line, of what stands before a name, between columns.
 _LEAST, _ENOUGH = 120, 220
@@ -30,7 +30,7 @@ def draw_legend(canvas: Canvas, x: float, y: float, width: float, entries: Seque
     """Draws a legend from `y` down; returns where it ends."""
     if not entries:
         return y
-    texts = [printable(f"{each.name}  {each.note}" if each.note else each.name) for each in entries]
+    texts = [f"{each.name}  {each.note}" if each.note else each.name for each in entries]
     widest = max(width_of(text) for text in texts) + _KEY + _GAP
     widest = min(widest, max((width + _GAP) / 2, _ENOUGH)) if len(entries) > _MANY else widest
     columns = max(1, min(len(entries), int((width + _GAP) // max(widest, _LEAST))))
@@ -46,6 +46,6 @@ def draw_legend(canvas: Canvas, x: float, y: float, width: float, entries: Seque
         room = column - _KEY - _GAP / 2 - note
         canvas.text(left + _KEY, top, each.name, room=room, middle=True)
         if each.note:
-            at = left + _KEY + min(room, width_of(printable(each.name))) + 8
+            at = left + _KEY + min(room, width_of(each.name)) + 8
             canvas.text(at, top, each.note, "dim", size=SIZE)
     return y + -(-len(entries) // columns) * _LINE

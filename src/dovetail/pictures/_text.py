@@ -31,7 +31,7 @@ def marked_up(text: str) -> str:
 
 def width_of(text: str, size: float = 12) -> float:
     """Returns the width of a text in pixels, rather too much than too little: whoever reads it has another font."""
-    return size * sum(map(_width, text))
+    return size * sum(map(_width, text if text.isprintable() else printable(text)))
 
 
 def _width(character: str) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail show RECIPE --picture FILE`: a model as blocks, from its modules and the parameters they declare."""
+"""A model as a picture of blocks, from its modules and the parameters they declare."""
 
 import math
 from collections.abc import Iterator
@@ -9,9 +9,7 @@ from typing import Any
 from dovetail.module import Module, Objective, ParamSpec, children, modules, own_specs
 from dovetail.nn import Add, Block, Connection, Dropout, Repeat, layers_of
 from dovetail.nn import Sequence as LayerSequence
-from dovetail.pictures import TIMES, BlockBranch, BlockLayer, Card, Picture, Row, Section, Stack, blocks_picture
-
-from ._table import short
+from dovetail.pictures import TIMES, BlockBranch, BlockLayer, Card, Picture, Row, Section, Stack, blocks_picture, number
 
 _EXPERT = "expert"  # The logical axis along which there are several of the same.
 _ARROW = "\N{RIGHTWARDS ARROW}"
@@ -96,7 +94,7 @@ def _rows(module: Module) -> Iterator[Row | Card]:
 
 def _own_rows(module: Module) -> Iterator[Row]:
     for name, spec in own_specs(module).items():
-        yield Row(name, _shape(spec), short(spec.size))
+        yield Row(name, _shape(spec), number(spec.size))
 
 
 def _declared(module: Module) -> str:
@@ -118,7 +116,7 @@ def _shape(spec: ParamSpec) -> str:
 
 def _count(module: Module) -> str:
     total = sum(math.prod(spec.shape) * times for each, times in modules(module) for spec in own_specs(each).values())
-    return short(total) if total else ""
+    return number(total) if total else ""
 
 
 def _goes_without_saying(module: Module) -> bool:
