@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv compilers test long test-all peers manifests skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
-	board-picture sharding chaos bench clean
+	board-picture pictures sharding chaos bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,9 @@ format: venv ## fix style and formatting where a tool can
 
 docs: venv ## rewrite the outputs shown in the Markdown pages
 	$(BIN)/python tools/run_docs.py --update
+
+pictures: venv ## draw the pictures of the documents again, from what was recorded
+	$(BIN)/python tools/draw_pictures.py
 
 golden: venv ## rewrite the golden configs of the recipes, and the golden manifests of launches
 	$(BIN)/python tools/golden.py

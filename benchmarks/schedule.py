@@ -9,7 +9,6 @@ import argparse
 import random
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from _report import header, table
@@ -33,11 +32,12 @@ from dovetail.launch.schedule import (
     simulate,
     wrong,
 )
+from dovetail.pictures import SMALL, Canvas, Entry, Picture, Scale, draw_legend
 
 SEEDS = 5
 SIZES = (10, 100, 300, 1000, 3000, 10_000)
 WIDTH, HEIGHT, LEFT, TOP, GAP = 560, 150, 60, 26, 46
-COLORS = ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#009e73")  # Told apart by the colour-blind.
+COLORS = (5, 0, 4, 3, 1, 2)
 
 
 def made() -> tuple[Cluster, dict[str, list[Arrival]]]:
@@ -167,50 +167,47 @@ def growth(sizes: Sequence[int]) -> None:
     table(("jobs", "method", "jct: CPU s", "of the bound", "makespan: CPU s", "of the bound", "densest first"), rows)
 
 
-def picture(found: Mapping[str, Outcome]) -> str:
-    """Returns chips that are held, and jobs that wait, over time, as SVG."""
+def picture(found: Mapping[str, Outcome]) -> Picture:
+    """Returns chips that are held, and jobs that wait, over time."""
     shown = [*POLICIES, "dovetail, jct"]
     end = min(max(each.makespan for each in found.values()), 2 * found["dovetail, jct"].makespan)
-    most = max(waiting for name in shown for _, _, waiting in found[name].line) or 1
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 190} {TOP + 2 * HEIGHT + GAP + 46}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{LEFT + WIDTH + 190}" height="{TOP + 2 * HEIGHT + GAP + 46}" fill="white"/>',
+    most = float(max(waiting for name in shown for _, _, waiting in found[name].line) or 1)
+    lines = [
+        {name: _smoothed([(seconds, each[panel] / top) for seconds, *each in found[name].line], end) for name in shown}
+        for panel, top in enumerate((1.0, most))
     ]
-    for panel, (title, top) in enumerate([("chips held, of all", 1.0), ("jobs waiting", float(most))]):
+    return drawn(lines, end, most)
+
+
+def drawn(lines: Sequence[Mapping[str, Sequence[tuple[float, float]]]], end: float, most: float) -> Picture:
+    """Returns two panels of lines: the share of chips that are held, and that of `most` jobs waiting, by seconds."""
+    canvas = Canvas(LEFT + WIDTH + 220, "chips held, and jobs waiting, per policy")
+    across = Scale(0.0, end, LEFT, LEFT + WIDTH)
+    for panel, (title, top) in enumerate([("chips held, of all", 1.0), ("jobs waiting", most)]):
         base = TOP + panel * (HEIGHT + GAP) + HEIGHT
-        parts.append(f'<text x="{LEFT}" y="{base - HEIGHT - 8}">{title}</text>')
+        up = Scale(0.0, 1.0, base, base - HEIGHT)
+        canvas.text(LEFT, base - HEIGHT - 8, title, bold=True)
         for part in (0.0, 0.5, 1.0):
-            y = base - part * HEIGHT
-            parts.append(f'<path d="M{LEFT} {y:.0f}H{LEFT + WIDTH}" stroke="#e4e4e4"/>')
-            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.0f}" text-anchor="end">{part * top:.4g}</text>')
-        for name, color in zip(shown, COLORS, strict=True):
-            steps = [(seconds, (used, waiting)[panel] / top) for seconds, used, waiting in found[name].line]
-            line = _smoothed(steps, end, base)
-            width = 2.2 if name.startswith("dovetail") else 1.2
-            parts.append(f'<path d="{line}" fill="none" stroke="{color}" stroke-width="{width}"/>')
+            canvas.line(LEFT, up.place(part), LEFT + WIDTH, up.place(part))
+            canvas.text(LEFT - 8, up.place(part) + 4, f"{part * top:.4g}", "dim", anchor="end", size=SMALL)
+        for name, color in zip(lines[panel], COLORS, strict=True):
+            line = [(across.place(seconds), up.place(share)) for seconds, share in lines[panel][name]]
+            canvas.path(line, color, width=2.2 if name.startswith("dovetail") else 1.2)
         for tick in range(0, int(end / 3600) + 1, 5):
-            x = LEFT + WIDTH * tick * 3600 / end
-            parts.append(f'<text x="{x:.0f}" y="{base + 16}" text-anchor="middle">{tick}</text>')
-    parts.append(f'<text x="{LEFT + WIDTH / 2}" y="{TOP + 2 * HEIGHT + GAP + 34}" text-anchor="middle">hours</text>')
-    for i, (name, color) in enumerate(zip(shown, COLORS, strict=True)):
-        x, y = LEFT + WIDTH + 16, TOP + 14 + 20 * i
-        parts.append(f'<path d="M{x} {y - 4}h14" stroke="{color}" stroke-width="3"/>')
-        parts.append(f'<text x="{x + 20}" y="{y}">{name}</text>')
-    return "\n".join([*parts, "</svg>\n"])
+            canvas.text(across.place(tick * 3600), base + 16, str(tick), "dim", anchor="middle", size=SMALL)
+    canvas.text(LEFT + WIDTH / 2, TOP + 2 * HEIGHT + GAP + 34, "hours", "dim", anchor="middle")
+    entries = [Entry(name, color, "") for name, color in zip(lines[0], COLORS, strict=True)]
+    draw_legend(canvas, LEFT + WIDTH + 16, TOP, 200, entries)
+    return canvas.picture(TOP + 2 * HEIGHT + GAP + 46)
 
 
-def _smoothed(steps: Sequence[tuple[float, float]], end: float, base: float) -> str:
-    """Returns a path through the means of half hours."""
+def _smoothed(steps: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
+    """Returns the means of half hours, in the middle of each."""
     sums: dict[int, list[float]] = {}
     for seconds, value in steps:
         if seconds <= end:
             sums.setdefault(int(seconds // 1800), []).append(value)
-    points = [
-        (LEFT + WIDTH * (at + 0.5) * 1800 / end, base - HEIGHT * sum(v) / len(v)) for at, v in sorted(sums.items())
-    ]
-    points = [(min(x, LEFT + WIDTH), y) for x, y in points]
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return [(min((at + 0.5) * 1800, end), sum(values) / len(values)) for at, values in sorted(sums.items())]
 
 
 def main() -> None:
@@ -234,7 +231,7 @@ def main() -> None:
         print("Resampled:\n")
         elsewhere(cluster, arrivals)
         if args.picture and not number:
-            Path(args.picture).write_text(picture(found), "utf-8")
+            picture(found).save(args.picture)
     print("## One decision\n")
     growth(SIZES if args.files else SIZES[:4])
 

@@ -12,10 +12,10 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.hardware import Hardware, hardware
+from dovetail.pictures import SMALL, Canvas, Entry, Picture, Scale, draw_legend
 from dovetail.plan import FAILURES, goodput, on_hardware, policies_for, search
 from dovetail.train import Trainer, size_of
 from dovetail.zoo import recipe
@@ -82,65 +82,49 @@ def _size(cfg: Trainer.Config) -> Any:
     return size_of(cfg.set(mesh=type(cfg.mesh)()))
 
 
-_COLORS = {"tpu-v5p": "#0072b2", "gpu-h100": "#d55e00"}  # Told apart by the colour-blind.
-_DASHES = {"steps alone": "2 4", "after a stop, from memory": "", "after a stop, from storage": "7 4"}
-_WIDTH, _HEIGHT, _TOP, _LEFT, _GAP = 300, 260, 60, 60, 40
-_MOST = 1.0  # MFU at the top.
+_DASHES = {"steps alone": "2 3", "after a stop, from memory": "", "after a stop, from storage": "7 4"}
+_WIDTH, _HEIGHT, _TOP, _LEFT, _GAP = 300, 260, 66, 60, 40
 
 
-def _place(point: Point, share: float, left: float, sizes: Sequence[int]) -> str:
-    across = math.log(point.chips / sizes[0]) / math.log(sizes[-1] / sizes[0])
-    return f"{left + across * _WIDTH:.1f},{_TOP + _HEIGHT * (1 - point.mfu * share / _MOST):.1f}"
-
-
-def _axes(left: float, sizes: Sequence[int], title: str) -> Iterator[str]:
-    bottom = _TOP + _HEIGHT
-    for tenth in range(0, round(_MOST * 10) + 1, 2):
-        y = _TOP + _HEIGHT * (1 - tenth / 10 / _MOST)
-        yield f'<path d="M{left} {y:.1f}h{_WIDTH}" stroke="#ddd"/>'
-        if left == _LEFT:
-            yield f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tenth * 10} %</text>'
+def _draw_axes(canvas: Canvas, across: Scale, up: Scale, sizes: Sequence[int], title: str) -> None:
+    for tenth in range(0, 11, 2):
+        y = up.place(tenth / 10)
+        canvas.line(across.start, y, across.end, y)
+        if across.start == _LEFT:
+            canvas.text(_LEFT - 8, y + 4, f"{tenth * 10} %", "dim", anchor="end", size=SMALL)
     for chips in sizes[::-2]:
-        x = left + math.log(chips / sizes[0]) / math.log(sizes[-1] / sizes[0]) * _WIDTH
-        yield f'<path d="M{x:.1f} {_TOP}V{bottom}" stroke="#eee"/>'
+        x = across.place(chips)
+        canvas.line(x, up.end, x, up.start)
         label = f"{chips:,}" if chips < 1024 else f"{chips // 1024}K"
-        yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
-    yield f'<text x="{left + _WIDTH / 2}" y="{bottom + 40}" text-anchor="middle">chips</text>'
-    yield f'<text x="{left + _WIDTH / 2}" y="{_TOP - 16}" text-anchor="middle">{title}</text>'
+        canvas.text(x, up.start + 18, label, "dim", anchor="middle", size=SMALL)
+    middle = (across.start + across.end) / 2
+    canvas.text(middle, up.start + 38, "chips", "dim", anchor="middle")
+    canvas.text(middle, up.end - 14, title, "dim", anchor="middle")
 
 
-def picture(curves: dict[str, dict[str, list[Point]]], sizes: Sequence[int], name: str) -> str:
-    """Returns the curves as SVG; `curves` are by way of scaling, then by chip."""
-    width, height = _LEFT + 2 * _WIDTH + _GAP + 20, _TOP + _HEIGHT + 110
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="8" y="16">{name}: MFU of all time, predicted</text>',
-    ]
+def picture(curves: dict[str, dict[str, list[Point]]], sizes: Sequence[int], name: str) -> Picture:
+    """Returns the curves; `curves` are by way of scaling, then by chip."""
+    canvas = Canvas(_LEFT + 2 * _WIDTH + _GAP + 20, f"{name}: MFU of all time, predicted")
+    canvas.text(20, 24, f"{name}: MFU of all time, predicted", bold=True)
+    up = Scale(0.0, 1.0, _TOP + _HEIGHT, _TOP)
+    chips: dict[str, int] = {}
     for i, (title, by_chip) in enumerate(curves.items()):
         left = _LEFT + i * (_WIDTH + _GAP)
-        parts += _axes(left, sizes, title)
+        across = Scale(sizes[0], sizes[-1], left, left + _WIDTH, log=True)
+        _draw_axes(canvas, across, up, sizes, title)
         for chip, found in by_chip.items():
+            color = chips.setdefault(chip, len(chips))
             for label, dash in _DASHES.items():
-                shares = [_share(point, label) for point in found]
-                line = " ".join(_place(p, share, left, sizes) for p, share in zip(found, shares, strict=True))
-                look = f'fill="none" stroke="{_COLORS[chip]}" stroke-width="2" stroke-dasharray="{dash}"'
-                parts.append(f'<polyline points="{line}" {look}/>')
-    return "\n".join([*parts, *_legend(_TOP + _HEIGHT + 64), "</svg>\n"])
+                line = [(across.place(point.chips), up.place(point.mfu * _share(point, label))) for point in found]
+                canvas.path(line, color, width=2, dash=dash)
+    entries = [Entry(chip, color, "") for chip, color in chips.items()]
+    entries += [Entry(label, "dim", dash) for label, dash in _DASHES.items()]
+    y = draw_legend(canvas, _LEFT, _TOP + _HEIGHT + 52, 2 * _WIDTH + _GAP, entries)
+    return canvas.picture(y + 12)
 
 
 def _share(point: Point, label: str) -> float:
     return point.memory if "memory" in label else point.storage if "storage" in label else 1.0
-
-
-def _legend(y: float) -> Iterator[str]:
-    for i, (chip, color) in enumerate(_COLORS.items()):
-        yield f'<path d="M{_LEFT + 130 * i} {y}h26" stroke="{color}" stroke-width="3"/>'
-        yield f'<text x="{_LEFT + 34 + 130 * i}" y="{y + 4}">{chip}</text>'
-    for i, (label, dash) in enumerate(_DASHES.items()):
-        yield f'<path d="M{_LEFT + 210 * i} {y + 24}h34" stroke="#444" stroke-width="2" stroke-dasharray="{dash}"/>'
-        yield f'<text x="{_LEFT + 42 + 210 * i}" y="{y + 28}">{label}</text>'
 
 
 def curves_of(name: str, kinds: Sequence[str], sizes: Sequence[int]) -> dict[str, dict[str, list[Point]]]:
@@ -164,7 +148,7 @@ def main() -> int:
         for found in by_chip.values():
             for point in found:
                 print(json.dumps({"curve": title, **point._asdict()}))
-    Path(args.picture).write_text(picture(curves, SIZES, args.recipe), "utf-8")
+    picture(curves, SIZES, args.recipe).save(args.picture)
     return 0
 
 

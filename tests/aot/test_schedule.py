@@ -15,7 +15,7 @@ def _cost(each):
 
 
 def _spent(text):
-    found = schedule(Hlo(text), _cost)
+    found = schedule(Hlo(text), _cost).spent
     return [(each.instruction.name, each.seconds, each.runs) for each in found]
 
 

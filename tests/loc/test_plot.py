@@ -26,8 +26,9 @@ def record(lines):
 def test_the_slope_of_a_line_is_the_exponent(lines, by_models, by_variants):
     tree = ElementTree.fromstring(growth_plot(record(lines)))
     found = [
-        [tuple(map(float, point.split(","))) for point in each.get("points", "").split()]
-        for each in tree.iter(f"{SVG}polyline")
+        [tuple(map(float, point.split())) for point in each.get("d", "").removeprefix("M").split("L")]
+        for each in tree.iter(f"{SVG}path")
+        if each.get("stroke-width") == "2"
     ]
     assert len(found) == 3 * 2 * 2  # Designs, features and panels.
     for points, slope in zip(found, 6 * [by_models, by_variants], strict=True):

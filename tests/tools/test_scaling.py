@@ -31,8 +31,8 @@ def test_curves_are_of_all_chips_and_a_fixed_batch_does_not_get_better_on_more_o
 def test_the_picture_is_svg_with_a_line_for_each_curve_and_way_to_recover():
     point = Point(64, "gpu-h100-64", "fsdp=64", "full", 1, 1.0, 0.5, 0.9, 0.8, 0.1)
     curves = {title: {"gpu-h100": [point, point._replace(chips=128)]} for title in ("weak", "strong")}
-    root = ET.fromstring(picture(curves, (64, 128), "llama2-7b"))
-    lines = [each for each in root if each.tag.endswith("polyline")]
+    root = ET.fromstring(picture(curves, (64, 128), "llama2-7b").svg)
+    lines = [each for each in root if each.tag.endswith("path") and each.get("stroke-width") == "2"]
     assert len(lines) == 6
-    y = [float(str(line.get("points")).split()[0].split(",")[1]) for line in lines[:3]]
+    y = [float(str(line.get("d")).removeprefix("M").split("L")[0].split()[1]) for line in lines[:3]]
     assert y == sorted(y)  # Alone, from memory, from storage: each lower than the one before.

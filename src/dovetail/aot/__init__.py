@@ -27,6 +27,7 @@ from ._paths import config_path as config_path
 from ._paths import is_kept as is_kept
 from ._schedule import Cost as Cost
 from ._schedule import Spent as Spent
+from ._schedule import Stretch as Stretch
 from ._schedule import copied as copied
 from ._schedule import moved_bytes as moved_bytes
 from ._schedule import products_of as products_of

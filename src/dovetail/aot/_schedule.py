@@ -38,6 +38,36 @@ class Spent(NamedTuple):
     runs: int
 
 
+class Stretch:
+    """A stretch of a step, all runs together: a loop, or what is between two of them."""
+
+    def __init__(self, runs: int = 0) -> None:
+        self.runs = runs  # Of a loop; 0: it is none.
+        self.parts = defaultdict[str, float](float)  # Seconds by what they count as; they add up.
+        self.beside = defaultdict[str, float](float)  # What ran beside these, and took no time of its own.
+        self.names = defaultdict[str, float](float)  # The seconds by what JAX calls that which took them.
+        self.inside: list[Stretch] = []  # Of a loop.
+
+    @property
+    def seconds(self) -> float:
+        """All its time."""
+        return sum(self.parts.values())
+
+    def add(self, other: "Stretch") -> None:
+        """Adds what another one has."""
+        pairs = (self.parts, other.parts), (self.beside, other.beside), (self.names, other.names)
+        for mine, theirs in pairs:
+            for name, seconds in theirs.items():
+                mine[name] += seconds
+
+
+class Followed(NamedTuple):
+    """What a step spends its time on: by instruction, and in the order in which it passes."""
+
+    spent: list[Spent]
+    stretches: list[Stretch]
+
+
 class _Pending(NamedTuple):
     """Something that runs beside other work."""
 
@@ -46,7 +76,7 @@ class _Pending(NamedTuple):
     instruction: Instruction
 
 
-def schedule(program: Hlo, cost: Callable[[Instruction], Cost | None]) -> list[Spent]:
+def schedule(program: Hlo, cost: Callable[[Instruction], Cost | None]) -> Followed:
     """Returns where the time of a step goes, in the order of the schedule; loops count as often as they run.
 
     Args:
@@ -54,13 +84,14 @@ def schedule(program: Hlo, cost: Callable[[Instruction], Cost | None]) -> list[S
     """
     walker = _Walker(program, cost)
     walker.walk("ENTRY", 1)
-    return walker.spent
+    return Followed(walker.spent, walker.stretches)
 
 
 class _Walker:
     def __init__(self, program: Hlo, cost: Callable[[Instruction], Cost | None]) -> None:
         self.program, self.cost = program, cost
         self.spent: list[Spent] = []
+        self.stretches: list[Stretch] = []
 
     def walk(self, name: str, times: int) -> float:
         """Adds what a computation spends, and returns the seconds of one run."""
@@ -79,8 +110,10 @@ class _Walker:
                     pending[self._key(each)] = _Pending(cost, free[cost.channel], each)
             elif is_done(each):
                 began = self._began(each, pending)
+                if began is not None:
+                    self._beside(began, max(0.0, began.end - now) * times, times)
                 if began is not None and began.end > now:
-                    self.spent.append(Spent(began.instruction, began.cost.part, (began.end - now) * times, times))
+                    self._spend(Spent(began.instruction, began.cost.part, (began.end - now) * times, times))
                     now = began.end
             else:
                 cost = self.cost(each)
@@ -88,25 +121,59 @@ class _Walker:
                     before = now
                     now = (max(now, free[cost.channel]) if cost.channel else now) + cost.seconds
                     free[cost.channel] = now
-                    self.spent.append(Spent(each, cost.part, (now - before) * times, times))
+                    self._spend(Spent(each, cost.part, (now - before) * times, times))
         return now
+
+    def _spend(self, spent: Spent) -> None:
+        self.spent.append(spent)
+        here = self._here()
+        here.parts[spent.part] += spent.seconds
+        here.names[self._name(spent.instruction)] += spent.seconds
+
+    def _name(self, each: Instruction) -> str:
+        """Returns what JAX calls it, or the first of what is fused in it that has a name."""
+        inside = (inner.op_name for called in each.called for inner in self.program.below(called))
+        return each.op_name or next(filter(None, inside), "")
+
+    def _beside(self, began: _Pending, waited: float, times: int) -> None:
+        hidden = began.cost.seconds * times - waited
+        if hidden > 0:
+            self._here().beside[began.cost.part] += hidden
+
+    def _here(self) -> Stretch:
+        """Returns the stretch that time passes in."""
+        if not self.stretches or self.stretches[-1].runs:
+            self.stretches.append(Stretch())
+        return self.stretches[-1]
+
+    def _loop(self, body: str, times: int, trips: int) -> float:
+        """Walks through a loop, which is a stretch of its own; returns the seconds of all its runs."""
+        before, self.stretches = self.stretches, []
+        seconds = trips * self.walk(body, times * trips)
+        loop = Stretch(trips)
+        loop.inside = self.stretches
+        for each in loop.inside:
+            loop.add(each)
+        self.stretches = [*before, *([loop] if loop.parts or loop.beside else [])]
+        return seconds
 
     def _inside(self, each: Instruction, times: int) -> float | None:
         """Returns the seconds of what an instruction runs, if it is a loop, a choice or a call; adds what it spends."""
         if each.opcode == "while":
-            trips = self.program.trips(each)
-            return trips * self.walk(each.attribute(_BODY) or "", times * trips)
+            return self._loop(each.attribute(_BODY) or "", times, self.program.trips(each))
         if each.opcode == "call":
             return sum(self.walk(called, times) for called in each.called)
         if each.opcode != "conditional":
             return None
-        branches: list[tuple[float, list[Spent]]] = []
-        before = self.spent
+        branches: list[tuple[float, list[Spent], list[Stretch]]] = []
+        before, stretches = self.spent, self.stretches
         for called in each.called:
-            self.spent = []
-            branches.append((self.walk(called, times), self.spent))
-        seconds, spent = max(branches, key=lambda branch: branch[0], default=(0.0, []))
-        self.spent = before + spent
+            self.spent, self.stretches = [], []
+            branches.append((self.walk(called, times), self.spent, self.stretches))
+        seconds, spent, inside = max(branches, key=lambda branch: branch[0], default=(0.0, [], []))
+        self.spent, self.stretches = before + spent, stretches
+        for stretch in inside:
+            self._here().add(stretch)
         return seconds
 
     def _key(self, each: Instruction) -> str:

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`dovetail predict ... --calibrate RUNS`: runs of one's own, as what a prediction is corrected by."""
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
 from dovetail.hardware import Chip, hardware
+from dovetail.progress import METRICS, json_lines
 
 from ._resolve import resolve
 
 if TYPE_CHECKING:
     from dovetail.plan import Observed
-
-_METRICS = "metrics.jsonl"
 
 
 def observed(directories: Sequence[str], chip: Chip) -> "list[Observed]":
@@ -30,7 +28,7 @@ def observed(directories: Sequence[str], chip: Chip) -> "list[Observed]":
         rates = list(_rates(Path(directory), f"{size.unit}s_per_second"))
         if not rates:
             raise ConfigError(
-                f"{directory}: {_METRICS} has no line with {size.unit}s_per_second, so it is not known how long steps "
+                f"{directory}: {METRICS} has no line with {size.unit}s_per_second, so it is not known how long steps "
                 "took.\n  Give the directory of a run that has made some steps."
             )
         chips, rest = divmod(cfg.mesh.num_devices, chip.devices)
@@ -44,15 +42,9 @@ def observed(directories: Sequence[str], chip: Chip) -> "list[Observed]":
 
 
 def _rates(directory: Path, name: str) -> Iterator[float]:
-    try:
-        lines = (directory / _METRICS).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{directory}: {_METRICS} cannot be read: {e}\n  Give the directory of a run.") from e
-    for line in lines:
-        try:
-            record: Any = json.loads(line)
-        except ValueError:  # The last line of a run that was killed.
-            continue
-        rate = record.get(name) if isinstance(record, dict) else None
+    if not (directory / METRICS).is_file():
+        raise ConfigError(f"{directory}: there is no {METRICS} in it.\n  Give the directory of a run.")
+    for record in json_lines(directory / METRICS):
+        rate = record.get(name)
         if isinstance(rate, int | float) and rate > 0:
             yield float(rate)

@@ -6,9 +6,11 @@ import json
 import os
 from typing import Any
 
+from dovetail.config import ConfigError
 from dovetail.hardware import hardware
 
 from ._compile_serving import compile_serving
+from ._picture import add_picture, check_picture, save_picture
 from ._resolve import resolve
 
 _SHOWN = 12  # Rows of the table of memory.
@@ -27,12 +29,16 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve", action="store_true", help="of serving, not of training: serving.slots=16 and others say how"
     )
+    add_picture(parser, "memory by part of the model, and a step in its order")
     parser.set_defaults(run=_compile)
 
 
 def _compile(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
     found = hardware(args.on)
+    check_picture(args)
+    if args.picture and args.serve:
+        raise ConfigError("--picture: a step of training is drawn. Leave out --serve.")
     # Only CPUs are compiled for as devices that are here; others are described.
     virtual = found.chip.platform == "cpu"
     if args.serve:
@@ -40,13 +46,16 @@ def _compile(args: argparse.Namespace) -> int:
         print(json.dumps({"recipe": args.recipe, **report}, indent=2) if args.json else text)
         return 0 if report["fits"] else _TOO_LARGE
     run = resolve(args.recipe, args.overrides, on=args.on, devices=virtual, weights=False)
-    from dovetail.plan import compiled
+    from dovetail.plan import compile_picture, compiled
 
-    report, cached = compiled(run.cfg, found, use_cache=not args.no_cache, suggest=not args.no_suggestions)
+    report, cached = compiled(
+        run.cfg, found, use_cache=not args.no_cache, suggest=not args.no_suggestions, timed=args.picture is not None
+    )
     if args.json:
         print(json.dumps({"recipe": args.recipe, **_named(report), "cached": cached}, indent=2))
     else:
         print(_text(args.recipe, report, cached))
+    save_picture(args, lambda: compile_picture(args.recipe, report))
     return 0 if report.fits else _TOO_LARGE
 
 
@@ -54,7 +63,7 @@ def _named(report: Any) -> dict[str, Any]:
     """Returns the figures of a report, the work of a step by a name with its unit: `tokens_per_step`."""
     figures = report._asdict()
     unit, units = figures.pop("unit"), figures.pop("units_per_step")
-    return {**figures, f"{unit}s_per_step": units}
+    return {**figures, f"{unit}s_per_step": units, "timeline": [each._asdict() for each in report.timeline]}
 
 
 def _text(recipe: str, report: Any, cached: bool) -> str:

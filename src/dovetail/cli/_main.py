@@ -169,6 +169,7 @@ def _said(e: Exception) -> str:
 
 _ERRORS = (
     ("data", "DataError"),
+    ("pictures", "PictureError"),
     ("checkpoint", "CheckpointError"),
     ("train", "TrainingError"),
     ("aot", "CompileError"),

@@ -20,6 +20,7 @@ from ._launch import add_launch
 from ._list import add_list
 from ._loc import add_loc
 from ._plan import add_plan
+from ._plot import add_plot
 from ._predict import add_predict
 from ._profile import add_profile
 from ._schedule import add_schedule
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add_predict(command("predict", predict, recipe="recipe", optional=True))
     add_plan(command("plan", "Find the best way to train a recipe on chips that can be had.", recipe="recipe"))
     add_schedule(command("schedule", "Say which jobs get which chips, why, and what would start those that wait."))
+    add_plot(command("plot", "Draw the curves of runs, as SVG or PNG.", reports=False))
     add_profile(command("profile", "Print what took the time in the steps of a run that were traced."))
     add_board(command("board", "Show the runs in a directory on a local web page; Ctrl-C ends it."))
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)

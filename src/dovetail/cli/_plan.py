@@ -12,6 +12,7 @@ from dovetail.config import ConfigError, find, override, split_override
 from dovetail.hardware import hardware
 
 from ._amounts import count, seconds
+from ._picture import add_picture, check_picture, save_picture
 from ._plan_text import plan_json, plan_text
 from ._resolve import check, note, resolve
 from ._verify import verify
@@ -40,12 +41,14 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     verified = parser.add_mutually_exclusive_group()
     verified.add_argument("--verify", type=int, metavar="N", help=f"compile so many of the best, not {_VERIFIED}")
     verified.add_argument("--no-verify", action="store_true", help="compile nothing: it takes seconds, not minutes")
+    add_picture(parser, "time and cost of all options")
     parser.set_defaults(run=_plan)
 
 
 def _plan(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
     check(args.recipe, args.overrides)
+    check_picture(args)
     if args.verify is not None and args.verify < 0:
         raise ConfigError(f"--verify is {args.verify}, expected 0 or more.")
     names = [name for name in args.on.split(",") if name] if args.on is not None else []
@@ -56,7 +59,7 @@ def _plan(args: argparse.Namespace) -> int:
     tokens = None if args.tokens is None else count(args.tokens, "--tokens")
     deadline = None if args.deadline is None else seconds(args.deadline, "--deadline")
     cfg = resolve(args.recipe, args.overrides, weights=False).cfg
-    from dovetail.plan import Wanted, pools_on, read_pools
+    from dovetail.plan import Wanted, plan_picture, pools_on, read_pools
     from dovetail.train import largest
 
     pools = pools_on(names) if names else read_pools(args.pools)
@@ -68,6 +71,7 @@ def _plan(args: argparse.Namespace) -> int:
     commands = [train_command(args.recipe, args.overrides, row) for row in found.rows]
     shown = plan_json if args.json else plan_text
     print(shown(args.recipe, found, commands, problems))
+    save_picture(args, lambda: plan_picture(args.recipe, found))
     return 0
 
 

@@ -10,6 +10,7 @@ from dovetail.config import ConfigError
 from dovetail.progress import phase
 
 from ._calibrate import observed
+from ._picture import add_picture, check_picture, save_picture
 from ._resolve import resolve
 from ._score import score_table
 from ._what_if import add_what_if, print_what_if
@@ -28,11 +29,15 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
         "--calibrate", nargs="+", default=[], metavar="RUN", help="directories of runs on such chips, to correct it by"
     )
     add_what_if(parser)
+    add_picture(parser, "what a step goes to")
     parser.set_defaults(run=_predict)
 
 
 def _predict(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Before JAX starts: it need not look for what is not there.
+    check_picture(args)
+    if args.picture and (args.score or args.what_if):
+        raise ConfigError("--picture: a prediction is drawn, no table. Leave out --score and --what-if.")
     if args.score:
         return score_table(args.score, as_json=args.json)
     if args.recipe is None and args.overrides and "=" not in args.overrides[0]:
@@ -46,7 +51,7 @@ def _predict(args: argparse.Namespace) -> int:
     runs = [each for each in args.calibrate if "=" not in each]
     args.overrides += [each for each in args.calibrate if "=" in each]  # They stood behind the runs.
     run = resolve(args.recipe, args.overrides, on=args.on, devices=False, weights=False)
-    from dovetail.plan import calibrated, predicted
+    from dovetail.plan import calibrated, predicted, prediction_picture
 
     assert run.hardware is not None
     if args.what_if:
@@ -57,6 +62,7 @@ def _predict(args: argparse.Namespace) -> int:
         if runs:
             found, _ = calibrated(found, run.cfg, run.hardware, observed(runs, run.hardware.chip))
     print(json.dumps(_named(args.recipe, found), indent=2) if args.json else _text(args.recipe, found))
+    save_picture(args, lambda: prediction_picture(args.recipe, found))
     return 0
 
 
@@ -64,6 +70,7 @@ def _named(recipe: str, found: Any) -> dict[str, Any]:
     """Returns the figures, with the unit of the input in their names: `tokens_per_second_per_chip`."""
     figures = found._asdict()
     unit = figures.pop("unit")
+    figures["timeline"] = [each._asdict() for each in found.timeline]
     return {"recipe": recipe} | {name.replace("units", f"{unit}s"): value for name, value in figures.items()}
 
 

@@ -8,15 +8,15 @@ several.
 import argparse
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.config import to_json, to_text
-from dovetail.progress import LEDGER, Account, Ledger, phase
+from dovetail.progress import LEDGER, METRICS, Account, Ledger, json_lines, phase
 
 from ._mesh import show_mesh
+from ._picture import add_picture, check_picture, save_picture
 from ._resolve import Run, resolve
 from ._summary import print_summary
 from ._table import printable, table
@@ -32,12 +32,18 @@ _TAIL = 1 << 18  # Bytes of the metrics that are read.
 def add_show(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("--full", action="store_true", help="print the whole config, a line for each value")
+    add_picture(parser, "the model as blocks")
     parser.set_defaults(run=_show)
 
 
 def _show(args: argparse.Namespace) -> int:
+    check_picture(args)
     run = resolve(args.recipe, args.overrides, args.mesh, args.on, weights=False)
     cfg, memory = run.cfg, None if args.mesh is not None else _memory(run)
+    if args.picture is not None:
+        from dovetail.models import model_picture
+
+        save_picture(args, lambda: model_picture(args.recipe, cfg.model.build(path="model")))
     if args.full and not args.json:  # JSON has it all.
         print(to_text(cfg), end="")
     elif args.mesh is not None:
@@ -104,15 +110,8 @@ def _figure(value: float) -> str:
 
 def _data(name: str) -> _Data | None:
     """Returns what the metrics of a run say last of its data, if the name is its directory."""
-    try:
-        with (Path(name) / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
-            record = json.loads(line)
+    for record in reversed(list(json_lines(Path(name) / METRICS, tail=_TAIL))):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             given = {key.removeprefix(_GIVEN): float(value) for key, value in record.items() if key.startswith(_GIVEN)}
             if given:
                 sources: dict[str, dict[str, float]] = {}

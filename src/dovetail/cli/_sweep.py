@@ -30,7 +30,8 @@ from dovetail.launch import DONE, FAILED, RESUMABLE, Engine, Job, JobInfo, Varia
 
 from ._job import job_for
 from ._start import start_and_overrides, without_changes
-from ._sweep_results import Result, best, measured, picture, result_of, table_of
+from ._sweep_picture import sweep_picture
+from ._sweep_results import Result, best, measured, result_of, table_of
 from ._table import printable
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class _Sweep:
         text = printable(table_of(results, self._metric))
         if self._directory.is_dir():  # An engine may have it elsewhere.
             (self._directory / "results.txt").write_text(text + "\n", encoding="utf-8")
-            (self._directory / "results.svg").write_text(picture(results, self._metric), encoding="utf-8")
+            sweep_picture(results, self._metric).save(self._directory / "results.svg")
         known = {each.overrides: each.state for each in results}
         new = [each for each in results if self._shown.get(each.overrides) != each.state]
         if new:

@@ -187,6 +187,12 @@ class ConfigBase(Node):
         inside = ", ".join(f"{name}={_repr(value)}" for name, value in self.__dict__.items())
         return f"{bare_name(type(self))}({inside})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ._html import html_of  # Imported here: few configs are shown, and all are waited for.
+
+        return html_of(self)
+
 
 def fields_of(cfg: ConfigBase | type[ConfigBase]) -> dict[str, Any]:
     """Returns `{name: type}` of a config or config class, in order of declaration, inherited fields first."""

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from dovetail.progress import json_lines
+
 from ._exit_codes import DONE, RESUMABLE, meaning
 from ._tail import lines_of
 
@@ -183,18 +185,8 @@ def exit_code_in(directory: Path) -> int | None:
 
 def last_event(directory: Path, *names: str) -> dict[str, Any] | None:
     """Returns the last event of some kinds that the supervisor wrote down of late. A torn line counts not."""
-    try:
-        with (directory / _EVENTS).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, TypeError):
-            found = json.loads(line)
-            if isinstance(found, dict) and found.get("event") in names:
-                return found
-    return None
+    events = reversed([*json_lines(directory / _EVENTS, tail=_TAIL)])
+    return next((found for found in events if found.get("event") in names), None)
 
 
 def write_whole(file: Path, data: bytes) -> None:

@@ -2,13 +2,12 @@
 """The status of a run under a supervisor: what that knows, the ledger of the run, and what was logged last."""
 
 import asyncio
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.progress import LEDGER, Ledger, Status, StatusServer
+from dovetail.progress import LEDGER, METRICS, Ledger, Status, StatusServer, json_lines
 
 from ._launcher import Job
 from ._supervisor import Supervisor
@@ -48,22 +47,9 @@ class LaunchStatus:
 
     def _read(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
         account = self._ledger.update()
-        return account.named() if account.starts else {}, _logged(self._job.directory / "metrics.jsonl")
+        return account.named() if account.starts else {}, _logged(self._job.directory / METRICS)
 
 
 def _logged(file: Path) -> Mapping[str, Any]:
     """Returns the metrics of a step that were logged last; none where the run writes no such file."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, opened.seek(0, 2) - _TAIL))
-            lines = opened.read(_TAIL).splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-            if "loss" in record:
-                return record
-        except (ValueError, TypeError):
-            continue
-    return {}
+    return next((record for record in reversed([*json_lines(file, tail=_TAIL)]) if "loss" in record), {})

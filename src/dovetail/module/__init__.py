@@ -41,7 +41,9 @@ from ._state import merged as merged
 from ._state import next_run_state as next_run_state
 from ._state import run_specs as run_specs
 from ._tree import abstract as abstract
+from ._tree import children as children
 from ._tree import describe as describe
 from ._tree import init as init
 from ._tree import modules as modules
+from ._tree import own_specs as own_specs
 from ._tree import specs as specs

@@ -19,6 +19,7 @@ from dovetail.config import Component, ConfigBase, ConfigError, Incomplete, did_
 
 from ._call import call_child, run_without_gradient
 from ._context import Collected, ModuleError, Scope, current, own_scope, random_key, read_state, write_state
+from ._html import html_of
 from ._layout import Axes, Exchange
 from ._lift import Lifted, bring, child_scope, lift_bound
 from ._param import Init, ParamSpec, UpdateRule, variance_scaling
@@ -439,6 +440,10 @@ class Module(Component):
 
     def __str__(self) -> str:
         return describe(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_of(self)
 
 
 def _check_axes(where: str, axes: Axes, shape: tuple[Size, ...]) -> None:

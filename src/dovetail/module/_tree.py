@@ -38,6 +38,16 @@ def modules(module: "Module", times: int = 1) -> Iterator[tuple["Module", int]]:
         yield from modules(child, times * (stack or 1))
 
 
+def children(module: "Module") -> dict[str, tuple["Module", int]]:
+    """Returns the children of a module by name, each with the number of layers that it stands for, or 0."""
+    return dict(module._children)
+
+
+def own_specs(module: "Module") -> dict[str, ParamSpec]:
+    """Returns the specs of what a module declares itself, those of one layer where it stands for several."""
+    return dict(module._params)
+
+
 def map_specs(function: Callable[[ParamSpec], Any], tree: dict[str, Any]) -> dict[str, Any]:
     """Applies a function to every spec of a tree."""
     return jax.tree.map(function, tree, is_leaf=_is_spec)

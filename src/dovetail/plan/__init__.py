@@ -21,6 +21,8 @@ from ._measured import rebuilt as rebuilt
 from ._on_hardware import MESH_RULES as MESH_RULES
 from ._on_hardware import on_hardware as on_hardware
 from ._on_hardware import policies_for as policies_for
+from ._pictures import compile_picture as compile_picture
+from ._pictures import prediction_picture as prediction_picture
 from ._plan import Plan as Plan
 from ._plan import Row as Row
 from ._plan import Wanted as Wanted
@@ -31,6 +33,9 @@ from ._plan import ranked as ranked
 from ._plan import retimed as retimed
 from ._plan import tied as tied
 from ._plan import to_verify as to_verify
+from ._plan_picture import Option as Option
+from ._plan_picture import options_picture as options_picture
+from ._plan_picture import plan_picture as plan_picture
 from ._pools import Pool as Pool
 from ._pools import pools_on as pools_on
 from ._pools import read_pools as read_pools
@@ -54,6 +59,7 @@ from ._serving import compiled_serving as compiled_serving
 from ._serving import serving_mesh as serving_mesh
 from ._timed import Timed as Timed
 from ._timed import compiled_parts as compiled_parts
+from ._timeline import Passage as Passage
 from ._what_if import Change as Change
 from ._what_if import by_path as by_path
 from ._what_if import what_if as what_if

@@ -14,6 +14,7 @@ from dovetail.train import Trainer, largest
 
 from ._fast import spread_of
 from ._on_hardware import on_hardware, policies_for
+from ._plan_picture import plan_picture
 from ._pools import Pool
 from ._search import Found, divides, is_tie, most_different, near_the_best, place_of, search, simplest
 
@@ -72,6 +73,10 @@ class Plan(NamedTuple):
     skipped: Mapping[str, str]  # Why some hardware has none, by its name.
     counted: int  # Candidates that fit, of all hardware.
     assumptions: list[str]
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return plan_picture("", self).svg
 
 
 def plan(

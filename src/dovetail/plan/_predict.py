@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a training step takes on chips that need not be there, from the traced program, specs and mesh alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,6 +14,8 @@ from dovetail.train import Trainer, size_of
 from ._constants import constants_of, interval_of, is_known
 from ._cost import HOST_BANDWIDTH, REMAT, Run, step_parts
 from ._measured import UNKNOWN_LINKS, machine_of
+from ._pictures import prediction_picture
+from ._timeline import Passage
 from ._work import work_of
 
 
@@ -33,6 +35,11 @@ class Prediction(NamedTuple):
     assumptions: list[str]
     versions: Mapping[str, str]
     by_path: Mapping[str, float] = {}  # Seconds by config path; of the compiled program only.
+    timeline: Sequence[Passage] = ()  # The step in its order; of the compiled program only.
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return prediction_picture("", self).svg
 
     def slowed(self, factor: float) -> "Prediction":
         """Returns the prediction with all times multiplied by a factor, and what follows from them."""
@@ -46,6 +53,7 @@ class Prediction(NamedTuple):
             cost_per_trillion_units=None if cost is None else cost * factor,
             breakdown={name: part * factor for name, part in self.breakdown.items()},
             by_path={path: part * factor for path, part in self.by_path.items()},
+            timeline=[each.slowed(factor) for each in self.timeline],
         )
 
 
@@ -61,9 +69,14 @@ def predict(cfg: Trainer.Config, hardware: Hardware) -> Prediction:
     return prediction(cfg, hardware, found, "traced", _assumptions(cfg, hardware), sparse=sparse)
 
 
+def is_predictable(hardware: Hardware) -> bool:
+    """Whether enough is known of a chip."""
+    return bool(hardware.chip.peak.get("bfloat16") and hardware.chip.hbm_bandwidth)
+
+
 def check_predictable(hardware: Hardware) -> None:
     """Raises if too little is known of a chip."""
-    if not hardware.chip.peak.get("bfloat16") or not hardware.chip.hbm_bandwidth:
+    if not is_predictable(hardware):
         raise ConfigError(
             f"{hardware.name}: the peak of {hardware.chip.vendor} or the bandwidth of its memory is not known, so no "
             "step can be predicted.\n  Use a chip with `peak` and `hbm_bandwidth` in the hardware catalogue."

@@ -36,6 +36,7 @@ def predicted(cfg: Trainer.Config, hardware: Hardware, *, fast: bool = False) ->
     return traced.slowed(slower)._replace(
         breakdown=timed.parts,
         by_path=timed.by_path,
+        timeline=timed.timeline,
         method="compiled",
         assumptions=[*full, *timed.assumptions],
         versions=versions(hardware),

@@ -4,7 +4,7 @@
 import contextlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,8 @@ from dovetail.train import Program, Trainer, size_of
 
 from . import _cache
 from ._estimate import GIB, usable_bytes
+from ._pictures import compile_picture
+from ._timeline import Passage
 
 _KINDS = ("parameters", "optimizer", "activations", "temporaries")
 
@@ -61,6 +63,11 @@ class Report(NamedTuple):
     compile_seconds: float
     versions: Mapping[str, str]
     suggestions: list[dict[str, Any]] = []
+    timeline: Sequence[Passage] = ()  # The step in its order, where it was asked for.
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return compile_picture("", self).svg
 
 
 class Lowered(NamedTuple):

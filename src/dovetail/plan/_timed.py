@@ -35,6 +35,7 @@ from ._constants import constants_of, is_known
 from ._cost import HOST_BANDWIDTH
 from ._links import Links
 from ._report import Lowered
+from ._timeline import Passage, timeline
 
 # Of the peak, attention that the mask lets through: forward, backward. Of a TPU by the instructions of the kernel
 # (blocks of 1024 and 512, a fifth of them in vain), of GPUs as fitted to published steps.
@@ -55,6 +56,7 @@ class Timed(NamedTuple):
     parts: Mapping[str, float]  # They add up to the step.
     by_path: Mapping[str, float]  # The same by config path; `other` is what has none.
     assumptions: list[str]
+    timeline: list[Passage]
 
 
 def compiled_parts(step: Lowered, text: str) -> Timed:
@@ -64,7 +66,7 @@ def compiled_parts(step: Lowered, text: str) -> Timed:
         text: of the program that the compiler made of it, with the compiler's own costs (`compiled.as_text()`).
     """
     costs = _Costs(step, Hlo(text))
-    spent = schedule(costs.program, costs.of)
+    spent, stretches = schedule(costs.program, costs.of)
     tree = specs(step.program.model)
     parts, by_path = defaultdict[str, float](float), defaultdict[str, float](float)
     for each in spent:
@@ -84,7 +86,12 @@ def compiled_parts(step: Lowered, text: str) -> Timed:
     parts["other"] += costs.fitted.rest * sum(parts.values())
     by_path["other"] += rest + parts["other"]
     ordered = dict(sorted(by_path.items(), key=lambda item: -item[1]))
-    return Timed({name: seconds for name, seconds in parts.items() if seconds > 0}, ordered, costs.assumptions())
+    return Timed(
+        {name: seconds for name, seconds in parts.items() if seconds > 0},
+        ordered,
+        costs.assumptions(),
+        timeline(stretches, tree),
+    )
 
 
 def _path(each: Spent, program: Hlo, tree: Any) -> str:

@@ -3,6 +3,8 @@
 
 from ._gap import gap as gap
 from ._gap import read_events as read_events
+from ._json_lines import json_lines as json_lines
+from ._json_lines import json_object as json_object
 from ._ledger import KINDS as KINDS
 from ._ledger import LEDGER as LEDGER
 from ._ledger import LOSABLE as LOSABLE
@@ -12,6 +14,12 @@ from ._ledger import Ledger as Ledger
 from ._line import SHORT as SHORT
 from ._line import Line as Line
 from ._line import duration as duration
+from ._metrics import METRICS as METRICS
+from ._metrics import Axis as Axis
+from ._metrics import Column as Column
+from ._metrics import Metrics as Metrics
+from ._metrics import Text as Text
+from ._metrics import read_metrics as read_metrics
 from ._moment import Moment as Moment
 from ._moment import now as now
 from ._phase import Watcher as Watcher

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the time between two lives of a run went to: nobody writes a ledger then, but a supervisor writes its events."""
 
-import json
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ._json_lines import json_object
 from ._ledger import Kind, Last
 from ._moment import Moment
 
@@ -79,10 +80,8 @@ def read_events(directory: Path, offset: int) -> tuple[list[dict[str, Any]], int
     except OSError:
         return [], offset
     for line in data.decode(errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-            if _moment(event) and event["event"]:
+        event = json_object(line)
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            if event is not None and _moment(event) and event["event"]:
                 found.append(event)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue
     return found, size

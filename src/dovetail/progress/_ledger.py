@@ -7,11 +7,12 @@ after the one that the next life goes on from are lost, and so is all time spent
 and checkpoints. Starting and compiling are what they are.
 """
 
-import json
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from ._json_lines import json_object
 from ._moment import Moment
 
 Kind = Literal["start", "compile", "data_wait", "step", "evaluation", "checkpoint", "lost_work", "restart", "idle"]
@@ -80,12 +81,10 @@ class Account:
 
     def line(self, text: str) -> None:
         """Adds a line of the file."""
-        try:
-            record = json.loads(text)
-            if isinstance(record, dict):
+        record = json_object(text)
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            if record is not None:
                 self.add(record)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Adds a record."""

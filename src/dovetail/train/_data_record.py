@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the data of a run has given: in the metrics, and what was left out of it, in a file of the run."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 from dovetail.data import Input, Skipped
 from dovetail.parallel import is_first
+from dovetail.progress import json_lines
 
 SKIPPED = "skipped.jsonl"
 _MOST = 1000  # Lines of that file: what else is left out is counted, and not named.
@@ -74,14 +76,7 @@ def _shortened(skipped: Skipped) -> Mapping[str, Any]:
 def _read(file: Path) -> set[tuple[str, int]]:
     """Returns which documents are in a file, lines that are torn aside."""
     found: set[tuple[str, int]] = set()
-    try:
-        lines = file.read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            record = json.loads(line)
+    for record in json_lines(file):
+        with contextlib.suppress(TypeError, KeyError):
             found.add((record["source"], record["document"]))
-        except (ValueError, TypeError, KeyError):
-            continue
     return found

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from dovetail.progress import json_lines
+
 Place = tuple[str, int]  # A pool, and chips of it.
 
 
@@ -75,14 +77,4 @@ def past_of(file: Path) -> Past:
 
 
 def _events(file: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        lines = file.read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict) and {"event", "clock"} <= found.keys():
-            yield found
+    return (found for found in json_lines(file) if {"event", "clock"} <= found.keys())
