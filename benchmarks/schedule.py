@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from _report import header, table
+from _report import counted, header, program, table
 
 from dovetail.launch.schedule import (
     POLICIES,
@@ -90,7 +90,7 @@ def errors(cluster: Cluster, jobs: Sequence[Arrival]) -> None:
             for objective, attribute in asked:
                 base = getattr(right[objective], attribute)
                 costs = []
-                for seed in range(SEEDS):
+                for seed in counted("resampling", range(SEEDS), "seeds"):
                     believed = wrong(jobs, error, seed)
                     settings = Settings(objective)
                     found = simulate(cluster, jobs, settings, ours, believed=believed, learns=learns)
@@ -240,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from dovetail.progress import Watcher, is_quiet, phase, quiet, watching
+from dovetail.progress import Watcher, counting, is_quiet, phase, quiet, watching
 
 
 class Notes(Watcher):
@@ -50,6 +50,26 @@ def test_a_watcher_reads_how_far_a_phase_is_and_who_works_needs_no_watcher():
     with phase("nobody watches", 10) as at:
         at.advance()
     assert at.done == 1
+
+
+def test_who_works_makes_the_innermost_phase_count_without_knowing_it():
+    class Reads(Notes):
+        found = None
+
+        def counts(self, count):
+            self.found = count
+
+    def works():
+        at = counting(20, "bytes")
+        at.advance(5)
+
+    reads = Reads()
+    with watching(reads), phase("restoring"), phase("reading"):
+        works()
+        assert (reads.found.done, reads.found.total, reads.found.unit) == (5, 20, "bytes")
+        works()  # Again from the beginning, as after a damaged file.
+        assert reads.found.done == 5
+    works()
 
 
 def test_quiet_holds_inside_and_nowhere_else():

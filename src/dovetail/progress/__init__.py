@@ -10,6 +10,8 @@ from ._ledger import Account as Account
 from ._ledger import Kind as Kind
 from ._ledger import Ledger as Ledger
 from ._line import Line as Line
+from ._line import is_terminal as is_terminal
+from ._line import note as note
 from ._line import showing as showing
 from ._line_text import SHORT as SHORT
 from ._line_text import duration as duration
@@ -19,6 +21,7 @@ from ._phase import Count as Count
 from ._phase import Watcher as Watcher
 from ._phase import advanced as advanced
 from ._phase import begun as begun
+from ._phase import counting as counting
 from ._phase import failed as failed
 from ._phase import is_quiet as is_quiet
 from ._phase import phase as phase

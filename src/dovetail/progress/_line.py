@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from ._line_text import SHORT, Running, duration, line
-from ._phase import Count, Watcher, quiet, watching
+from ._phase import Count, Watcher, is_quiet, quiet, watcher, watching
 
 _TICK = 0.1  # Seconds between two looks at the clock.
 _AGAIN = 10.0  # Seconds between two lines on the same phase, without a terminal.
@@ -28,7 +28,7 @@ class Line(Watcher):
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self.is_live = stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+        self.is_live = is_terminal(stream)
         self._lock = threading.RLock()
         self._running: list[Running] = []
         self._said: tuple[Count | None, float] = None, 0.0  # What was last named without a terminal, and when.
@@ -36,12 +36,12 @@ class Line(Watcher):
         self._is_over = False
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Shows the phases inside."""
+    def shown(self, every: float = _TICK) -> Iterator[None]:
+        """Shows the phases inside; looks at the clock every so many seconds."""
         done = threading.Event()
 
         def tick() -> None:
-            while not done.wait(_TICK):
+            while not done.wait(every):
                 self.tick()
 
         thread = threading.Thread(target=tick, name="progress", daemon=True)
@@ -127,12 +127,18 @@ class Line(Watcher):
             self._stream.flush()
 
 
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a line on it can be written over."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+
+
 @contextlib.contextmanager
-def showing(*, silent: bool = False) -> Iterator[Line | None]:
+def showing(*, silent: bool = False, every: float = _TICK) -> Iterator[Line | None]:
     """Shows on standard error how far the phases inside are; of several processes, the first one does.
 
     Args:
         silent: show nothing; then whoever shows progress in another way does not, either.
+        every: so many seconds the line is brought up to date, where that must not disturb what is measured.
     """
     errors: TextIO | None = sys.stderr  # None if it was closed.
     if silent or errors is None or os.environ.get("JAX_PROCESS_ID", "0") not in ("", "0"):
@@ -142,5 +148,13 @@ def showing(*, silent: bool = False) -> Iterator[Line | None]:
     # A copy of standard error: compilers write to it by themselves, so it is closed while they run.
     with open(os.dup(errors.fileno()), "w", encoding="utf-8", errors="replace") as stream:
         shown = Line(stream)
-        with shown.shown():
+        with shown.shown(every):
             yield shown
+
+
+def note(text: str) -> None:
+    """Writes a line to standard error about how it goes, above the line of progress if there is one."""
+    shown = watcher()
+    with shown.away() if isinstance(shown, Line) else contextlib.nullcontext():
+        if not is_quiet():
+            print(text, file=sys.stderr, flush=True)

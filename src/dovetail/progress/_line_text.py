@@ -37,8 +37,10 @@ def line(running: Sequence[Running], now: float, width: int | None = None) -> st
 
     around = "".join(f"{each.name} {_share(each.count)}: " for each in outer if _counts(each.count))
     texts = [text(0, around), *(text(least) for least in range(max(needed, default=0) + 1))]
+    if width is None:
+        return texts[0]
     for each in texts:
-        if width is None or columns(each) <= width:
+        if columns(each) <= width:
             return each
     rest = texts[-1].removeprefix(last.name)
     return _first(f"{cut(last.name, max(width - columns(rest), _LEAST))}{rest}", width)

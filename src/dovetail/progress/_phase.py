@@ -20,6 +20,11 @@ class Count:
         self.note = ""  # More to say, as a rate.
         self._lock = threading.Lock()
 
+    def begin(self, total: float | None, unit: str = "", done: float = 0) -> None:
+        """Counts something else from here on."""
+        with self._lock:
+            self.total, self.unit, self.done, self.first = total, unit, done, done
+
     def advance(self, by: float = 1) -> None:
         """So much more is done."""
         with self._lock:
@@ -61,6 +66,16 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 _supervisors: ContextVar[tuple[Watcher, ...]] = ContextVar("supervisors", default=())
 
 
+_count: ContextVar[Count | None] = ContextVar("count", default=None)
+
+
+def counting(total: float | None, unit: str = "") -> Count:
+    """Has the innermost phase say how far it is from here on: for who does the work, and does not know what for."""
+    count = _count.get() or Count()
+    count.begin(total, unit)
+    return count
+
+
 @contextlib.contextmanager
 def phase(name: str, total: float | None = None, *, unit: str = "", done: float = 0) -> Iterator[Count]:
     """Tells the watchers, if there are any, that what follows is `name`, as in "compiling", and how long it took.
@@ -74,7 +89,7 @@ def phase(name: str, total: float | None = None, *, unit: str = "", done: float 
     if not watchers:
         yield count
         return
-    start, seconds = time.monotonic(), None
+    start, seconds, token = time.monotonic(), None, _count.set(count)
     for watcher in watchers:
         watcher.started(name)
         watcher.counts(count)
@@ -82,6 +97,7 @@ def phase(name: str, total: float | None = None, *, unit: str = "", done: float 
         yield count
         seconds = time.monotonic() - start
     finally:
+        _count.reset(token)
         for watcher in watchers:
             watcher.ended(name, seconds)
 
@@ -102,6 +118,11 @@ def failed(error: BaseException) -> None:
     """Tells the watchers of an error, before anything else is tried."""
     for watcher in _watchers():
         watcher.failed(error)
+
+
+def watcher() -> Watcher | None:
+    """Returns who shows the phases, if somebody does."""
+    return _watcher.get()
 
 
 def _watchers() -> list[Watcher]:
