@@ -14,7 +14,7 @@ import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-_CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+")
+_CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+")
 
 
 class Terminal:

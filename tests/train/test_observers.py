@@ -3,6 +3,7 @@
 
 import io
 import json
+import re
 import time
 
 import pytest
@@ -10,9 +11,10 @@ from rich.console import Console
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from dovetail.progress import phase
+from dovetail.progress import phase, quiet
 from dovetail.train import JsonLines, Observer, TensorBoard, Terminal
 from dovetail.train import _observers as observers
+from support.terminal import screen
 
 METRICS = {"loss": 2.5, "tokens_per_second": 12345.6, "mfu": 0.256}
 
@@ -80,6 +82,31 @@ def test_a_terminal_shows_a_bar(tmp_path, monkeypatch):
     assert "12,346 tokens/s" in out.getvalue()
 
 
+def test_of_a_terminal_the_bar_goes_away_and_the_last_figures_stay_even_when_interrupted(tmp_path, monkeypatch):
+    for last_step, stays in ((3, "step 3/3  loss 2.500"), (9, "step 3/9  loss 2.500")):
+        out = io.StringIO()
+        monkeypatch.setattr(observers, "Console", lambda out=out: Console(file=out, force_terminal=True, width=120))
+        observer = Terminal.Config().build()
+        observer.start(tmp_path, 1, last_step, "a run")
+        observer.metrics(3, METRICS)
+        observer.stop()
+        shown = screen(re.sub(r"\x1b\[(\?25.|[\d;]*m)", "", out.getvalue()), 120)
+        assert [line for line in shown if line] == ["a run", f"{stays}  12,346 tokens/s  MFU 25.6 %"]
+
+
+def test_where_nobody_wants_to_see_progress_only_what_was_found_is_printed(tmp_path, monkeypatch):
+    for terminal in (True, False):
+        out = io.StringIO()
+        monkeypatch.setattr(
+            observers, "Console", lambda out=out, terminal=terminal: Console(file=out, force_terminal=terminal)
+        )
+        with quiet():
+            drive(Terminal.Config().build(), tmp_path)
+        lines = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).splitlines()
+        assert lines[0].startswith("step 3/3  eval/loss 2.250")
+        assert lines[1:] == ["step 3  sample:", "Call me [bold]Ishmael[/bold].", ""]
+
+
 @pytest.mark.parametrize("code", ["\x1b]0;title\x07", "\x9b2J", "\r", "\u202e"])
 def test_what_a_model_writes_does_not_reach_the_terminal_as_a_command(code, tmp_path, monkeypatch):
     out = io.StringIO()
@@ -109,6 +136,6 @@ def test_a_terminal_says_what_is_done_before_the_first_step_and_how_long_it_took
         now[0] += 7
     observer.stop()
     shown = out.getvalue()
-    assert "compiling 12 s" in shown
+    assert "compiling ... 12 s" in shown
     assert "compiling took 12 s\n" in shown.replace("\r", "")
     assert "evaluating took" not in shown

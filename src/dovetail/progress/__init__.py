@@ -14,7 +14,9 @@ from ._line import is_terminal as is_terminal
 from ._line import note as note
 from ._line import showing as showing
 from ._line_text import SHORT as SHORT
+from ._line_text import Running as Running
 from ._line_text import duration as duration
+from ._line_text import line as line
 from ._moment import Moment as Moment
 from ._moment import now as now
 from ._phase import Count as Count

@@ -3,6 +3,7 @@
 
 import abc
 import contextlib
+import dataclasses
 import json
 import math
 import time
@@ -12,14 +13,16 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from dovetail.config import Component
-from dovetail.progress import SHORT, Watcher, duration, watching
+from dovetail.progress import SHORT, Count, Running, Watcher, duration, is_quiet, line, watching
 
 from ._visible import escaped, visible
 
 _RATE = "_per_second"
+_BAR = 80  # Columns of a terminal that has room for a bar.
 
 
 class Observer(Component, abc.ABC):
@@ -124,7 +127,8 @@ class _Events:
 class Terminal(Observer):
     """Shows progress in a terminal, or prints a line now and then where there is none.
 
-    In a terminal, the bar of progress also says what is done between steps, such as compiling.
+    In a terminal, the bar of progress also says what is done between steps, such as compiling. Where nobody wants to
+    see how far it is, only what was found is printed: evaluations and texts.
     """
 
     class Config(Observer.Config):
@@ -132,33 +136,41 @@ class Terminal(Observer):
 
     def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
         self._console = Console()
-        self._console.print(about, highlight=False, markup=False, soft_wrap=True)
-        self._last_line = -math.inf
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal and not is_quiet()
+        self._is_quiet = is_quiet()
+        if not self._is_quiet:
+            self._console.print(about, highlight=False, markup=False, soft_wrap=True)
+        self._last_line, self._unsaid = -math.inf, ""
         self._last_step = last_step
+        counted = len(f"step {last_step}/{last_step}")
         self._progress = Progress(
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=24),
-            _Figures(),
+            TextColumn("step {task.completed}/{task.total}", table_column=Column(no_wrap=True, min_width=counted)),
+            *([BarColumn(bar_width=24)] if self._console.width >= _BAR else []),
+            _Figures(table_column=Column(no_wrap=True, overflow="ellipsis")),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=not self._is_live,
+            transient=True,  # Nothing of it is left: the figures of the last step are printed.
         )
         bar = self._progress.add_task("train", total=last_step, completed=first_step - 1, figures="", phases=())
         self._task = bar
         self._open = contextlib.ExitStack()
-        if self._console.is_terminal:
+        if self._is_live:
             self._open.enter_context(watching(_Phases(self._progress, bar)))
         self._open.enter_context(self._progress)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if all(name.startswith("goodput/") for name in values):
             return  # They come as a text as well.
-        line = figures(values)
+        shown = figures(values)
         if "loss" in values:
-            self._progress.update(self._task, completed=step, figures=line)
-        due = time.monotonic() - self._last_line >= self.cfg.seconds or step == self._last_step
-        if "loss" not in values or (not self._console.is_terminal and due):
-            self._console.print(f"step {step}/{self._last_step}  {line}", highlight=False, soft_wrap=True)
+            self._progress.update(self._task, completed=step, figures=shown)
+        is_last = step == self._last_step
+        due = is_last or (not self._is_live and time.monotonic() - self._last_line >= self.cfg.seconds)
+        text = f"step {step}/{self._last_step}  {shown}"
+        self._unsaid = "" if due or "loss" not in values else text
+        if "loss" not in values or (due and not self._is_quiet):
+            self._console.print(text, highlight=False, soft_wrap=True)
             self._last_line = time.monotonic()
 
     def text(self, step: int, name: str, value: str) -> None:
@@ -167,6 +179,8 @@ class Terminal(Observer):
 
     def stop(self) -> None:
         self._open.close()
+        if self._is_live and self._unsaid:  # The bar is gone: where the run was interrupted stays.
+            self._console.print(self._unsaid, highlight=False, soft_wrap=True)
 
 
 class _Phases(Watcher):
@@ -177,10 +191,14 @@ class _Phases(Watcher):
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task, self._done = progress, task, progress.tasks[0].completed
-        self._inside: tuple[tuple[str, float], ...] = ()
+        self._inside: tuple[Running, ...] = ()
 
     def started(self, name: str) -> None:
-        self._now((*self._inside, (name, time.monotonic())))
+        self._now((*self._inside, Running(name, time.monotonic(), Count())))
+
+    def counts(self, count: Count) -> None:
+        *outer, last = self._inside
+        self._now((*outer, dataclasses.replace(last, count=count)))
 
     def ended(self, name: str, seconds: float | None) -> None:
         self._now(self._inside[:-1])
@@ -188,7 +206,7 @@ class _Phases(Watcher):
         if before_steps and seconds is not None and seconds >= SHORT:
             self._progress.console.print(f"{name} took {duration(seconds)}", highlight=False)
 
-    def _now(self, inside: tuple[tuple[str, float], ...]) -> None:
+    def _now(self, inside: tuple[Running, ...]) -> None:
         self._inside = inside
         self._progress.update(self._task, phases=inside)
 
@@ -197,8 +215,7 @@ class _Figures(ProgressColumn):
     def render(self, task: Task) -> Text:
         if not task.fields["phases"]:
             return Text(str(task.fields["figures"]))
-        name, start = task.fields["phases"][-1]
-        return Text(f"{name} {duration(time.monotonic() - start)}")
+        return Text(line(task.fields["phases"], time.monotonic()))
 
 
 def figures(values: Mapping[str, float]) -> str:
