@@ -40,6 +40,14 @@ manifests: .venv/manifests/installed ## install the schemas of Kubernetes, for t
 		kubeflow-trainer-api==2.3.0 jsonschema==4.26.0 pyyaml==6.0.3
 	@touch $@
 
+# Beside the environment, not in it: only the tests of two observers start a process that needs them.
+observers: .venv/observers/installed ## install wandb and MLflow, 250 MB, for the tests of the observers that write for them
+
+.venv/observers/installed: .venv/installed
+	env -u PIP_CONSTRAINT $(BIN)/python -m pip install --quiet --target .venv/observers wandb==0.31.0 pillow==13.0.0 \
+		mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1
+	@touch $@
+
 skypilot: .venv/skypilot/installed ## install SkyPilot, 330 MB, for the test that has it read tasks
 
 .venv/skypilot/installed: .venv/installed

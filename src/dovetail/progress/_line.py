@@ -152,9 +152,13 @@ def showing(*, silent: bool = False, every: float = _TICK) -> Iterator[Line | No
             yield shown
 
 
-def note(text: str) -> None:
-    """Writes a line to standard error about how it goes, above the line of progress if there is one."""
+def note(text: str, *, always: bool = False) -> None:
+    """Writes to standard error about how it goes, above the line of progress if there is one.
+
+    Args:
+        always: also where nobody wants to see how far it is: something is wrong, or somebody has asked.
+    """
     shown = watcher()
     with shown.away() if isinstance(shown, Line) else contextlib.nullcontext():
-        if not is_quiet():
+        if always or not is_quiet():
             print(text, file=sys.stderr, flush=True)

@@ -1,127 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers: they are told what happens in a run, and show it or write it down. A run does not depend on them."""
+"""Shows how far a run is, in a terminal or in lines."""
 
-import abc
 import contextlib
 import dataclasses
-import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
-from dovetail.config import Component
 from dovetail.progress import SHORT, Count, Running, Watcher, duration, is_quiet, line, watching
 
-from ._visible import escaped, visible
+from ._observer import Cell, Observer
+from ._visible import visible
 
 _RATE = "_per_second"
 _BAR = 80  # Columns of a terminal that has room for a bar.
-
-
-class Observer(Component, abc.ABC):
-    """The interface. Values are plain numbers: whoever calls has waited for the device."""
-
-    class Config(Component.Config):
-        pass
-
-    @abc.abstractmethod
-    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
-        """A run starts or goes on; steps are counted from 1. `about` describes it in a line."""
-
-    @abc.abstractmethod
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Figures of one step, by name: `loss`, `eval/loss`, `tokens_per_second`."""
-
-    @abc.abstractmethod
-    def text(self, step: int, name: str, value: str) -> None:
-        """Something to read: a sample, a message."""
-
-    @abc.abstractmethod
-    def stop(self) -> None:
-        """The run has ended, in whatever way."""
-
-
-class JsonLines(Observer):
-    """Writes a line of JSON for each step to `metrics.jsonl` in the run's directory; a resumed run appends."""
-
-    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
-        self._file: TextIO = (directory / "metrics.jsonl").open("a", encoding="utf-8")
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        # JSON has no word for nan and infinity.
-        plain = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
-        self._write({"step": step, "time": time.time(), **plain})
-
-    def text(self, step: int, name: str, value: str) -> None:
-        self._write({"step": step, "time": time.time(), name: value})
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(escaped(json.dumps(record, ensure_ascii=False)) + "\n")
-        self._file.flush()
-
-    def stop(self) -> None:
-        self._file.close()
-
-
-class TensorBoard(Observer):
-    """Writes TensorBoard event files to `tensorboard/` in the run's directory."""
-
-    def start(self, directory: Path, first_step: int, last_step: int, about: str) -> None:
-        from tensorboardX import SummaryWriter  # Imported here: it takes as long as all of dovetail.
-
-        self._writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step)
-        # Its thread ends at an error, and then its queue fills up and whoever writes waits for ever (tensorboardX 2).
-        events = self._writer.file_writer.event_writer
-        self._events = _Events(events._ev_writer)
-        events._ev_writer = events._worker._record_writer = self._events
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._events.raise_error()
-
-    def text(self, step: int, name: str, value: str) -> None:
-        self._writer.add_text(name, f"```\n{value}\n```", step)
-        self._events.raise_error()
-
-    def stop(self) -> None:
-        self._writer.close()
-        self._events.raise_error()
-
-
-class _Events:
-    """The writer of a file of events; an error waits until somebody asks."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-        self._error: OSError | None = None
-
-    def write_event(self, event: Any) -> None:
-        self._attempt(lambda: self._writer.write_event(event))
-
-    def flush(self) -> None:
-        self._attempt(self._writer.flush)
-
-    def close(self) -> None:
-        self._attempt(self._writer.close)
-
-    def raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _attempt(self, work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except OSError as e:
-            self._error = e
+_ROWS, _CELL = 10, 60  # Of a table that is shown: rows, and characters of a cell.
 
 
 class Terminal(Observer):
@@ -176,6 +75,13 @@ class Terminal(Observer):
     def text(self, step: int, name: str, value: str) -> None:
         text = f"step {step}  {name}:\n{visible(value)}\n"
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)  # Lines are those of the text.
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        cells = [[str(name) for name in columns], *([_cell(cell) for cell in row] for row in rows[:_ROWS])]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        more = [f"... {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+        self.text(step, name, "\n".join([*lines, *more]))
 
     def stop(self) -> None:
         self._open.close()
@@ -238,3 +144,10 @@ def figures(values: Mapping[str, float]) -> str:
 
 def _is_count(value: float) -> bool:
     return value > 1 and value.is_integer()
+
+
+def _cell(value: Cell) -> str:
+    """Returns what a cell of a table says, in a line."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _CELL else f"{text[: _CELL - 2]}.."
