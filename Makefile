@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests observers skypilot slurm parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	sharding chaos bench clean
 
 help: ## list the targets

@@ -67,7 +67,8 @@ class ParameterHistograms(Evaluator):
         count = jnp.sum(finite, dtype=jnp.uint32)
         low, high = jnp.min(jnp.where(finite, x, jnp.inf)), jnp.max(jnp.where(finite, x, -jnp.inf))
         low, high = jnp.where(count > 0, low, 0.0), jnp.where(count > 0, high, 0.0)
-        edges = low + (high - low) * jnp.linspace(0.0, 1.0, self.cfg.bins + 1)
+        share = jnp.linspace(0.0, 1.0, self.cfg.bins + 1)
+        edges = low * (1 - share) + high * share  # So, the first and the last are what they are called.
         # One edge after the other: each is a comparison and a sum, which every device makes of what it has.
         below = jax.lax.map(lambda edge: jnp.sum(finite & (x < edge), dtype=jnp.uint32), edges[1:-1])
         axes = tuple(range(1, x.ndim)) if path in self._stacked else None

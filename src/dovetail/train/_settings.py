@@ -15,6 +15,7 @@ from ._observer import Cell
 
 if TYPE_CHECKING:
     from ._size import Size
+    from ._trainer import Trainer
 
 
 def settings_of(cfg: ConfigBase) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def settings_of(cfg: ConfigBase) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for line in to_text(cfg).splitlines():
         path, _, text = line.partition(" = ")
-        found[path] = _plain(text)
+        found |= {} if path == "(root)" else {path: _plain(text)}
     return found
 
 
@@ -37,19 +38,18 @@ def _plain(text: str) -> Any:
     return text
 
 
-def facts_of(size: "Size", mesh: str, first_step: int) -> Mapping[str, Cell]:
+def facts_of(cfg: "Trainer.Config", size: "Size") -> Mapping[str, Cell]:
     """Returns what is known of a run besides its config."""
     devices = jax.devices()
     return {
         "recipe": recipe(),
         "parameters": size.parameters,
         f"{size.unit}s_per_step": size.units,
-        "mesh": mesh,
+        "mesh": cfg.mesh.text(),
         "devices": len(devices),
         "device": getattr(devices[0], "device_kind", str(devices[0])),
         "processes": jax.process_count(),
         "host": platform.node(),
-        "first_step": first_step,
         "dovetail": dovetail.__version__,
         "jax": jax.__version__,
     }

@@ -199,9 +199,8 @@ class Trainer(Component):
             about += "".join(f"\n{text}" for text in (tiers.about, said) if text) + told(self._outside.url)
             for observer in self.observers:
                 observer.start(directory, run.first + 1, self.cfg.steps, about)
-                observer.config(self.cfg, facts_of(size, self.cfg.mesh.text(), run.first + 1))
             try:
-                self._say_changes(run, changes)
+                self._say_what(run, changes)
                 self._loop(run, interrupted)
                 with self._goodput.spent("checkpoint"):
                     self._settle(run)
@@ -458,7 +457,10 @@ class Trainer(Component):
                 observer.metrics(step, shares)
             self._say(step, "goodput", text)
 
-    def _say_changes(self, run: _Run, changes: str) -> None:
+    def _say_what(self, run: _Run, changes: str) -> None:
+        """Says what the run is, and what has changed in it."""
+        for observer in self.observers:
+            observer.config(self.cfg, facts_of(self.cfg, self._sizes[largest(self._program.batches).text()]))
         for name, text in {"changes of the config": changes, "a change of the data": run.batches.said}.items():
             if text:
                 self._say(run.first, name, text)
