@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests observers skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	board-picture pictures sharding chaos bench clean
 
 help: ## list the targets
@@ -38,6 +38,14 @@ manifests: .venv/manifests/installed ## install the schemas of Kubernetes, for t
 	$(PYTHON) -m venv .venv/manifests
 	env -u PIP_CONSTRAINT .venv/manifests/bin/pip install --quiet kubernetes-validate==1.37.0 \
 		kubeflow-trainer-api==2.3.0 jsonschema==4.26.0 pyyaml==6.0.3
+	@touch $@
+
+# Beside the environment, not in it: only the tests of two observers start a process that needs them.
+observers: .venv/observers/installed ## install wandb and MLflow, 250 MB, for the tests of the observers that write for them
+
+.venv/observers/installed: .venv/installed
+	env -u PIP_CONSTRAINT $(BIN)/python -m pip install --quiet --target .venv/observers wandb==0.31.0 pillow==13.0.0 \
+		mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1
 	@touch $@
 
 skypilot: .venv/skypilot/installed ## install SkyPilot, 330 MB, for the test that has it read tasks

@@ -95,8 +95,3 @@ def run(
     else:
         print(text(report, machine()))
     return 0
-
-
-def log(line: str) -> None:
-    """Says how far a benchmark is."""
-    print(line, file=sys.stderr)

@@ -7,12 +7,36 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
+
+from dovetail.progress import phase, showing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # For `support`, the networks the tests use.
+
+_EVERY = 1.0  # Seconds: a line of progress must not disturb what is measured.
+_QUIET = ("-q", "--quiet")
+_T = TypeVar("_T")
+
+
+def program(main: Callable[[], _T]) -> _T:
+    """Runs a benchmark, which says on standard error how far it is; with `-q` it does not."""
+    silent = any(word in _QUIET for word in sys.argv[1:])
+    sys.argv[1:] = [word for word in sys.argv[1:] if word not in _QUIET]
+    with showing(silent=silent, every=_EVERY):
+        return main()
+
+
+def counted(name: str, items: Iterable[_T], unit: str = "rounds") -> Iterator[_T]:
+    """Yields items, and says how many have been."""
+    listed = list(items)
+    with phase(name, len(listed), unit=unit) as at:
+        for item in listed:
+            yield item
+            at.advance()
 
 
 def header(title: str, packages: Iterable[str] = ("dovetail", "jax")) -> None:
@@ -29,7 +53,7 @@ def medians(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
-    for _ in range(rounds):
+    for _ in counted("timing", range(rounds)):
         for name, function in functions.items():
             gc.collect()
             gc.disable()  # As timeit does: what a collection costs depends on everything else in memory.

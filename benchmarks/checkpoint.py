@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from _report import header, table
+from _report import counted, header, program, table
 
 from dovetail.checkpoint import Checkpointer
 
@@ -39,7 +39,7 @@ def main() -> None:
     try:
         cfg = Checkpointer.Config(directory=str(directory / "run"), keep=1)
         with cfg.build() as checkpointer:
-            for number in range(1, ROUNDS + 2):
+            for number in counted("saving", range(1, ROUNDS + 2)):
                 for _ in range(3):
                     values = timed("step", lambda values=values: step(values))
                 jax.block_until_ready(values)
@@ -48,7 +48,7 @@ def main() -> None:
                 values = timed("step in a save", lambda values=values: step(values))
                 checkpointer.wait()
                 times["on disk"].append(time.perf_counter() - start)
-            for _ in range(ROUNDS + 1):
+            for _ in counted("restoring", range(ROUNDS + 1)):
                 timed("restore", lambda values=values: checkpointer.restore(values).state)
     finally:
         shutil.rmtree(directory)
@@ -69,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from _report import header, medians, table
+from _report import header, medians, program, table
 
 from dovetail.config import REQUIRED, Component, ConfigBase, diff, find, from_json, replace_all, to_json, to_text
 
@@ -124,4 +124,4 @@ def real() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

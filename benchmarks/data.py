@@ -24,7 +24,7 @@ from typing import Any
 
 import grain
 import numpy as np
-from _report import header, table
+from _report import counted, header, program, table
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from dovetail.data import (
@@ -70,7 +70,7 @@ def preparation(file: Path, home: Path) -> tuple[list[tuple[str, ...]], str]:
         wall[name].append(time.perf_counter() - start)
         cpu[name].append(_cpu() - before)
 
-    for number in range(3):
+    for number in counted("preparing", range(3)):
         timed("the tokenizer alone", lambda: subprocess.run([sys.executable, __file__, "--alone", file], check=True))
         for workers in (1, 2):
             to = home / f"prepared-{number}-{workers}"
@@ -154,7 +154,7 @@ def rates(made: dict[str, Callable[[], Iterator[Any]]]) -> list[tuple[str, ...]]
         next(iterators[name])
         firsts[name] = time.perf_counter() - start
     times: dict[str, list[float]] = {name: [] for name in made}
-    for _ in range(ROUNDS):
+    for _ in counted("reading", range(ROUNDS)):
         for name, iterator in iterators.items():
             start = time.perf_counter()
             for _ in islice(iterator, BATCHES):
@@ -204,7 +204,7 @@ def seek(path: str) -> list[tuple[str, str]]:
         pass
     far = iterator.get_state()
     times: dict[str, list[float]] = {"1": [], "400": []}
-    for _ in range(ROUNDS):
+    for _ in counted("seeking", range(ROUNDS)):
         for name, state in {"1": near, "400": far}.items():
             start = time.perf_counter()
             iterator.set_state(state)
@@ -302,4 +302,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

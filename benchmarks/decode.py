@@ -12,8 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from _contender import contender, environment, has_package, log, options, run
+from _contender import contender, environment, has_package, options, run
+from _report import counted, program
 from contenders._problem import Problem
+
+from dovetail.progress import note
 
 
 class DecodeRow(NamedTuple):
@@ -48,7 +51,7 @@ def bench_decode(args: argparse.Namespace, problem: Problem) -> DecodeReport:
         sizes = (str(batch), str(new_tokens))
         programs = [(sys.executable, ("decode_ours.py", *sizes))]
         programs += [] if missing else [(python, ("decode_transformers.py", *sizes))]
-        taken = _in_turn(programs, problem, rounds, lambda line, batch=batch: log(f"batch {batch}: {line}"))
+        taken = _in_turn(programs, problem, rounds, lambda line, batch=batch: note(f"batch {batch}: {line}"))
         rates = [batch * new_tokens / statistics.median(one["seconds"] for one in each) for each in taken]
         tokens = [np.asarray(each[0]["tokens"]) for each in taken]
         rows.append(
@@ -72,7 +75,7 @@ def _in_turn(
         for one in running:
             one.step()  # Not timed: it may compile.
         taken: list[list[dict[str, Any]]] = [[] for _ in running]
-        for number in range(rounds):
+        for number in counted("ours and transformers", range(rounds)):
             for answers, one in zip(taken, running, strict=True):
                 answers.append(one.step())
             log(f"round {number + 1}/{rounds}: " + ", ".join(f"{answers[-1]['seconds']:.2f} s" for answers in taken))
@@ -122,4 +125,4 @@ if __name__ == "__main__":
     parser.add_argument("--batches", default="1,8", help="batch sizes, separated by commas")
     parser.add_argument("--rounds", type=int, default=5, help="timed generations of each contender")
     parser.add_argument("--new-tokens", type=int, default=64)
-    sys.exit(run(parser, bench_decode, _text))
+    sys.exit(program(lambda: run(parser, bench_decode, _text)))

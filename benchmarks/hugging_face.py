@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from _report import header
+from _report import counted, header, program
 
 from dovetail.checkpoint.hf import OutTensor, weight_map, write_tensors
 from dovetail.module import abstract
@@ -90,7 +90,7 @@ def main() -> None:
         total, largest = make(source, args.layers, 2048)
         make(place / "small", 2, 64)
         times: dict[str, list[float]] = {"copy": [], "import": [], "export": []}
-        for _ in range(args.rounds):
+        for _ in counted("importing and exporting", range(args.rounds)):
             for folder in (run, out, copy):
                 shutil.rmtree(folder, ignore_errors=True)
             times["copy"].append(seconds(lambda: shutil.copytree(source, copy)))
@@ -112,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _report import counted, program
 
 from dovetail.blobs import MEMORY, SLOT, SPARES, TOKEN
 from dovetail.checkpoint import Checkpointer, Tiers
@@ -49,7 +50,7 @@ def main(megabytes: int) -> None:
     def keep(step: int) -> None:
         tiers.keep(step, state, position={}, config=ConfigBase())
 
-    for step in range(12):
+    for step in counted("keeping", range(12), "steps"):
         jax.block_until_ready(state)
         copied.append(_milliseconds(lambda: np.copyto(target, source)))
         start = time.perf_counter()
@@ -70,4 +71,4 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    program(lambda: main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))

@@ -26,7 +26,7 @@ def row(design: str, feature: str, found: dict[str, Any]) -> tuple[object, ...]:
     return design, feature, found["lines"], *exponents, found["models"], found["variants"]
 
 
-if __name__ == "__main__":
+def main() -> None:
     command = [sys.executable, "-m", "dovetail.cli", "loc", "growth", "--json", "--svg", str(PLOT), *sys.argv[1:]]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     RECORD.write_text(text, encoding="utf-8")
@@ -39,3 +39,7 @@ if __name__ == "__main__":
     print(f"{record['combinations']:,} combinations built, of {drawn}; ", end="")
     print(f"{record['experiments']:,} checked in full, {record['trained']} trained; ", end="")
     print(f"{len(record['failures'])} failed; {record['seconds']:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()  # What it starts says how far it is.

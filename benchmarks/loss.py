@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from _report import header, table
+from _report import counted, header, program, table
 
 from dovetail.ops import chunked_token_loss
 
@@ -24,13 +24,17 @@ def temporary_mib(chunk: int) -> float:
     return compiled.memory_analysis().temp_size_in_bytes / 2**20
 
 
-if __name__ == "__main__":
+def main() -> None:
     header("Temporary memory of cross-entropy, forward and backward")
     naive = temporary_mib(TOKENS)
     rows = [("all at once", f"{naive:,.0f} MiB", "1.00x")]
-    for size in (4096, 2048, 1024, 512):
+    for size in counted("compiling", (4096, 2048, 1024, 512), "sizes"):
         mib = temporary_mib(size)
         rows.append((f"{size} tokens at a time", f"{mib:,.0f} MiB", f"{mib / naive:.2f}x"))
     logits = f"{TOKENS * VOCAB / 2**18:,.0f} MiB"
     print(f"{TOKENS:,} tokens, dim {DIM}, vocabulary {VOCAB:,}, float32; all logits are {logits}.\n")
     table(("logits", "temporary memory", "ratio"), rows)
+
+
+if __name__ == "__main__":
+    program(main)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from _report import header, medians, table
+from _report import header, medians, program, table
 
 from dovetail.config import modify
 from dovetail.module import Remat, abstract, call
@@ -108,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

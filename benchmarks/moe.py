@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from _report import header, medians, table
+from _report import counted, header, medians, program, table
 
 from dovetail.aot import count_flops
 from dovetail.config import modify
@@ -35,7 +35,7 @@ def compare(num_experts: int, top_k: int, hidden_dim: int) -> None:
     x = jax.random.normal(jax.random.key(1), (1, TOKENS, DIM))
     runs: dict[str, Any] = {}
     work: dict[str, int] = {}
-    for name, cfg in variants(num_experts, top_k, hidden_dim).items():
+    for name, cfg in counted("compiling", variants(num_experts, top_k, hidden_dim).items(), "models"):
         model = cfg.build()
 
         def forward(params: Any, x: Any, model: Any = model) -> Any:
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import header, table
+from _report import counted, header, program, table
 
 from dovetail.data import corpus_path
 from dovetail.module import abstract, call, make_state, specs, state_specs
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     header("Loss, and bytes, in few bits")
-    for name in args.models:
+    for name in counted("measuring", args.models, "models"):
         run = opened(name, args.steps)
         ids, distinct = text_of(run, args.rows, args.length), most_in_a_group(run)
         if distinct <= 16:
@@ -134,4 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from _report import header, table
+from _report import counted, header, program, table
 
 from dovetail.launch.schedule import (
     POLICIES,
@@ -90,7 +90,7 @@ def errors(cluster: Cluster, jobs: Sequence[Arrival]) -> None:
             for objective, attribute in asked:
                 base = getattr(right[objective], attribute)
                 costs = []
-                for seed in range(SEEDS):
+                for seed in counted("resampling", range(SEEDS), "seeds"):
                     believed = wrong(jobs, error, seed)
                     settings = Settings(objective)
                     found = simulate(cluster, jobs, settings, ours, believed=believed, learns=learns)
@@ -237,4 +237,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

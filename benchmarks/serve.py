@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _client import Client, ServerError
-from _contender import Contender, contender, environment, log
+from _contender import Contender, contender, environment
+from _report import counted, program
 from _servers import Program, Server, StartError, check_model, cpu_seconds, llama_cpp, ours, started, vllm
 from _trace import Asked, Lengths, anew, draw_trace, random_prompt, read_trace
 from contenders._problem import Problem
 
 from dovetail.config import ConfigError
 from dovetail.hardware import kept_programs, machine
+from dovetail.progress import note
 
 _PROMPT, _FIRST = 128, 20  # Tokens of a prompt; ids below are special tokens, in most vocabularies.
 _SHARED, _OWN = 512, 32  # Tokens of a prompt that a request before had, and that it had not.
@@ -89,7 +91,7 @@ class _Bench:
         for row in self.rows.values():
             row.values.pop(server, None)
         self.missing.append(f"{server}: {why}")
-        log(f"left out: {server}: {why}")
+        note(f"left out: {server}: {why}")
 
     def each(self, number: int, measure: Callable[[Server], str]) -> None:
         """Measures each server; who is first changes from round to round."""
@@ -97,7 +99,7 @@ class _Bench:
         for server in [*self.servers[start:], *self.servers[:start]]:
             time.sleep(_PAUSE)
             try:
-                log(f"round {number + 1}/{self.args.rounds}: {server.name}: {measure(server)}")
+                note(f"round {number + 1}/{self.args.rounds}: {server.name}: {measure(server)}")
             except (ServerError, OSError, TimeoutError) as e:
                 self.leave_out(server.name, f"failed in round {number + 1}: {e!r}")
 
@@ -153,7 +155,7 @@ class _Bench:
                 self.add(f"step of the device alone, {count} of them", "ms", "ours", step)
                 self.add(f"engine / device alone, {count} of them", "", "ours", engine / step)
         self.add("host in a step, 64 slots", "ms", "ours", found["host"])
-        log(", ".join(f"{name} {1e3 * found[name]:.2f} ms" for name in found if name.split()[0] in _STEPS))
+        note(", ".join(f"{name} {1e3 * found[name]:.2f} ms" for name in found if name.split()[0] in _STEPS))
 
 
 _STEPS = ("bare", "engine", "host")
@@ -179,7 +181,7 @@ def bench_serve(args: argparse.Namespace) -> ServeReport:
         bare = stack.enter_context(_engine(model, options, directory)) if not args.no_engine else None
         if bare is not None:
             bare.step()
-        for number in range(args.rounds):
+        for number in counted("measuring", range(args.rounds)):
             loads.append(round(os.getloadavg()[0], 2))
             bench.round(number)
             if bare is not None:
@@ -245,7 +247,7 @@ def _start(program: Program, bench: _Bench, stack: contextlib.ExitStack, directo
             raise ConfigError(f"our server did not start: it {e}") from e
         bench.leave_out(program.name, f"it {e}")
         return
-    log(f"{program.name}: started in {server.seconds:.1f} s")
+    note(f"{program.name}: started in {server.seconds:.1f} s")
     bench.servers.append(server)
     bench.add("start, nothing kept", "s", program.name, server.seconds)
 
@@ -376,4 +378,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

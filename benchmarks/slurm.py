@@ -16,11 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from _report import header, table
+from _report import counted, header, program, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from chaos_check import difference
+from dovetail.progress import note
 from support import slurm
 from support.slurm_run import RECIPE, SRC, SlurmRun, here
 
@@ -77,7 +78,7 @@ def with_a_spare(run: SlurmRun, times: Times) -> None:
 
 def _note(times: Times, what: str, seconds: float) -> None:
     times.setdefault(what, []).append(seconds)
-    print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    note(f"{what}: {seconds:.1f} s")
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ def main() -> None:
         wanted, compared = unbroken(directory / "unbroken"), list[str]()
         with slurm.slurm(directory / "c") as cluster:
             version = cluster.run("sbatch", "--version").stdout.strip()
-            for number in range(args.rounds):
+            for number in counted("breaking jobs", range(args.rounds)):
                 for break_it in (preempted_and_without_a_node, with_a_spare):
                     run = SlurmRun(cluster, directory / f"{break_it.__name__}-{number}")
                     break_it(run, times)
@@ -123,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

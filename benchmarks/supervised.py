@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _report import header
+from _report import counted, header, program
 
 _AHEAD = 2  # Steps ahead of the device.
 _STEPS = 1_000_000  # More than there is time for.
@@ -146,7 +146,7 @@ def main() -> int:
                 each.warm_up(20)
             first, *others = started
             base, found = [first.turn(args.seconds)], {each.name: list[float]() for each in others}
-            for turn in range(args.turns):
+            for turn in counted("measuring", range(args.turns), "turns"):
                 for each in others[turn % 2 :] + others[: turn % 2]:  # Each is first now and then.
                     found[each.name].append(each.turn(args.seconds))
                     base.append(first.turn(args.seconds))
@@ -168,4 +168,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

@@ -12,11 +12,13 @@ import statistics
 import sys
 from typing import Any, NamedTuple
 
-from _contender import Contender, contender, environment, has_package, log, options, run
+from _contender import Contender, contender, environment, has_package, options, run
+from _report import counted, program
 from contenders._problem import Problem
 
 from dovetail.config import ConfigError
 from dovetail.hardware import host_settings
+from dovetail.progress import note
 
 # Peer: program and further arguments. All but ours share nothing with Dovetail but the problem.
 PEERS = {
@@ -65,7 +67,7 @@ def bench_train(args: argparse.Namespace, problem: Problem) -> TrainReport:
     settings, environ = host_settings(os.environ), environment()
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    for peer in peers:
+    for peer in counted("measuring", peers, "peers"):
         python = sys.executable
         if PEERS[peer][0] == "pytorch.py":
             python = args.torch_python or python
@@ -90,10 +92,10 @@ def _row(peer: str, ours: Contender, other: Contender, rounds: int) -> Row:
             f"{peer}: the first loss is {first[1]['loss']}, ours {first[0]['loss']}: not the same maths."
         )
     taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for number in range(rounds):
+    for number in counted(f"ours and {peer}", range(rounds)):
         taken.append((ours.step(), other.step()))
         a, b = (answer["seconds"] for answer in taken[-1])
-        log(f"{peer}: round {number + 1}/{rounds}, ours {a:.2f} s, peer {b:.2f} s")
+        note(f"{peer}: round {number + 1}/{rounds}, ours {a:.2f} s, peer {b:.2f} s")
     memory: Any = [each.about.get("temporary_bytes") for each in (ours, other)]
 
     def median(who: int, key: str) -> float:
@@ -155,4 +157,4 @@ if __name__ == "__main__":
     parser = options("train", "The time of a training step of a 110M model against hand-written JAX and PyTorch.")
     parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas; all by default")
     parser.add_argument("--rounds", type=int, default=7, help="timed steps of each contender")
-    sys.exit(run(parser, bench_train, _text))
+    sys.exit(program(lambda: run(parser, bench_train, _text)))

@@ -146,5 +146,5 @@ def _resolve(args: Any) -> None:
         if name.endswith(".py") or ":" in name:
             continue
         cfg = resolve(_STAND_IN if name.startswith("runs/") else name, given, getattr(args, "mesh", None)).cfg
-        for text in overrides:
+        for text in (each for each in overrides if each not in given):
             cfg.set_in(text.partition("=")[0], REQUIRED)  # Raises if there is no such path; any may be open.

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from dovetail.cli import _main, main
+from dovetail.cli import main
+from dovetail.progress import _line
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_of_several_processes_the_first_one_says_what_is_done(process, speaks, m
             return True
 
     monkeypatch.setenv("JAX_PROCESS_ID", process)
-    monkeypatch.setattr(_main, "open", lambda fd, *args, **kwargs: Terminal(io.FileIO(fd, "w")), raising=False)
+    monkeypatch.setattr(_line, "open", lambda fd, *args, **kwargs: Terminal(io.FileIO(fd, "w")), raising=False)
     monkeypatch.setattr(sys, "argv", ["dovetail", "show", "llama3-tiny"])
     assert main() == 0
     printed = capfd.readouterr()

@@ -112,6 +112,46 @@ def test_overrides_are_applied_in_order():
     assert override(Field(i=3), []) == Field(i=3)
 
 
+@pytest.mark.parametrize(
+    "assignments, field, value",
+    [
+        (["tv+=2"], "tv", (2.0,)),
+        (["tv=(1,)", "tv+=2", "tv+=3"], "tv", (1.0, 2.0, 3.0)),
+        (["tv=(1,)", "tv+=(2, 3)"], "tv", (1.0, 2.0, 3.0)),
+        (["tv=(1,)", "tv+=1"], "tv", (1.0,)),
+        (["ls+=a"], "ls", ["a"]),
+        (["ls+=[a, b]", "ls+=c"], "ls", ["a", "b", "c"]),
+        (["ls+=a=b"], "ls", ["a=b"]),
+        (["enums+=CAUSAL"], "enums", [Kind.CAUSAL]),
+    ],
+)
+def test_plus_adds_to_a_list_or_a_tuple_what_is_not_there_yet(assignments, field, value):
+    assert getattr(override(Field(), assignments), field) == value
+
+
+def test_a_component_is_added_by_its_name_and_its_fields_are_set_by_its_place():
+    from dovetail.train import JsonLines, Terminal
+    from dovetail.zoo import recipe
+
+    before = recipe("llama3-tiny").set(observers=(JsonLines.Config(),))
+    cfg = override(before, ["observers+=Terminal", "observers[1].seconds=3"])
+    assert cfg.observers == (JsonLines.Config(), Terminal.Config(seconds=3.0))
+
+
+@pytest.mark.parametrize(
+    "assignment, message",
+    [
+        ("i+=1", r"i: \+= adds to a list or a tuple, and it is 0\. Write i=\.\.\."),
+        ("tv+=x", r"tv: expected an entry of tuple\[float, \.\.\.\], found 'x'"),
+        ("t2+=x", r"t2: expected an entry of tuple\[int, str\]"),
+        ("+=x", r"'\+=x' is not an override"),
+    ],
+)
+def test_what_cannot_be_added_says_why(assignment, message):
+    with pytest.raises(ConfigError, match=message):
+        override(Field(), [assignment])
+
+
 def test_input_is_unchanged():
     cfg = Field()
     override(cfg, ["i=1", "norm.dim=4", "d.a=1"])

@@ -21,6 +21,7 @@ from dovetail.data import ByteTokenizer, DataError, HuggingFaceTokenizer, Prepar
 from dovetail.data import _claims as claims
 from dovetail.data import _unit_maker as unit_maker
 from dovetail.data import _units as units
+from support.counts import counted
 from support.small_disk import fill, small_disk
 
 BYTES = ByteTokenizer.Config()
@@ -201,12 +202,13 @@ def test_a_worker_that_is_killed_is_replaced(write, tmp_path):
     config([file], tmp_path / "calm", shard_bytes=5000).build().run()
     killed = []
 
-    def kill_one(progress):
-        if progress.tokens and not killed:
+    def kill_one(name, count):
+        if count.note and not killed:
             killed.append(multiprocessing.active_children()[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    config([file], tmp_path / "out", shard_bytes=5000, workers=2).build().run(kill_one)
+    with counted(kill_one):
+        config([file], tmp_path / "out", shard_bytes=5000, workers=2).build().run()
     assert killed
     assert contents(tmp_path / "calm") == contents(tmp_path / "out")
 
@@ -342,8 +344,14 @@ def test_when_all_are_killed_the_same_command_goes_on(write, tmp_path):
         "import os, signal\n"
         "from dovetail.config import from_json\n"
         "from dovetail.data import Preparation\n"
+        "from dovetail.progress import Count\n"
+        "plain = Count.advance\n"
+        "def advance(count, by=1):\n"
+        "    plain(count, by)\n"
+        "    count.done == 3 and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Count.advance = advance\n"
         f"cfg = from_json({to_json(cfg)!r}).set(to={str(tmp_path / 'out')!r})\n"
-        "cfg.build().run(lambda progress: progress.done == 3 and os.kill(os.getpid(), signal.SIGKILL))\n"
+        "cfg.build().run()\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
     assert len(list((tmp_path / "out").glob("work/done/*/*"))) >= 3
@@ -364,6 +372,7 @@ def test_a_disk_that_is_really_full_is_said_and_with_room_it_goes_on(write, tmp_
         assert done > 1
         filler.unlink()
         seen = []
-        cfg.build().run(lambda progress: seen.append(progress.units))
-        assert max(seen) == len(cfg.build()._units) - done
+        with counted(lambda name, count: seen.append((count.total, count.first))):
+            cfg.build().run()
+        assert set(seen) == {(len(cfg.build()._units), done)}
         assert documents(disk / "out") == ended(texts)

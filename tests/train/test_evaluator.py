@@ -116,6 +116,20 @@ def test_impossible_evaluators_are_refused_when_the_run_is_built(tmp_path):
         other.set(evaluators={"sample": Sampler.Config(prompt="x")}).build()
 
 
+def test_several_prompts_make_a_table_and_the_first_is_still_the_sample(tmp_path):
+    cfg = tiny(tmp_path)
+    program = Program(
+        cfg.set(evaluators={"it": Sampler.Config(prompt="It was", more_prompts=("A b", "It was"), tokens=6)})
+    )
+    params = jax.jit(program.init)(jax.random.key(0)).params
+    found = next(findings(evaluators_of(program, {}), Evaluated(7, params)))
+    table = found.tables["it/all"]
+    assert tuple(table.columns) == ("prompt", "continuation", "tokens")
+    assert [row[0] for row in table.rows] == ["It was", "A b", "It was"]
+    assert found.texts["it"] == f"{table.rows[0][0]}{table.rows[0][1]}"
+    assert table.rows[0] == table.rows[2]
+
+
 @pytest.mark.parametrize(
     "old, now",
     [

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from dovetail.progress import Count, counting
 from dovetail.storage import reason
 
 from ._dealt import Part, copied, placed, places_of, read_parts, share
@@ -30,18 +31,20 @@ class Copied(NamedTuple):
 
     plan: Plan
     pieces: Sequence[memoryview]
+    count: Count  # Of the phase that it is saved in.
 
     def write(self, files: StepFiles, *, compress: bool) -> None:
         """Writes it, and waits until it is safe."""
         if self.pieces:
-            write_pack(files, jax.process_index(), self.pieces, compress=compress)
+            write_pack(files, jax.process_index(), self.pieces, compress=compress, count=self.count)
 
 
 def copy_to_host(leaves: Mapping[str, Array]) -> Copied:
     """Copies what this process writes to the host: the leaves may be donated or deleted as soon as this returns."""
     stored = {name: to_stored(leaf) for name, leaf in leaves.items()}
     plan = Plan(places_of(stored))
-    return Copied(plan, copied(plan, stored))
+    pieces = copied(plan, stored)
+    return Copied(plan, pieces, counting(sum(map(len, pieces)), "bytes"))
 
 
 def load(

@@ -18,6 +18,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from dovetail.progress import Count, counting
+
 from ._layout import Layout, Place, Plan, Run, Stream, place_of
 from ._pack import Damaged, Pack
 from ._step_files import StepFiles
@@ -184,9 +186,10 @@ def _read(files: StepFiles, plan: Plan, tasks: Sequence[_Task]) -> None:
             size += task.size
     for process in by_process:
         plan.size_of(process)  # The plan remembers streams: not in several threads at a time.
+    count = counting(sum(task.size for task in tasks), "bytes")
     with ThreadPoolExecutor(_THREADS) as pool:
         _all(pool, opened, by_process)
-        _all(pool, lambda job: [_do(packs[task.process], task) for task in job], jobs)
+        _all(pool, lambda job: [_do(packs[task.process], task, count) for task in job], jobs)
 
 
 def _all(pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Any) -> None:
@@ -201,14 +204,16 @@ def _all(pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Any) -> No
         raise Damaged(*errors)
 
 
-def _do(pack: Pack, task: _Task) -> None:
+def _do(pack: Pack, task: _Task, count: Count) -> None:
     whole = all(part == slice(0, size) for part, size in zip(task.source[1:], task.shape[1:], strict=True))
     if whole and task.out.flags.c_contiguous:
         pack.read(task.begin, task.out.reshape(-1).view(np.uint8).data)
+        count.advance(task.size)
         return
     found = np.empty(task.size, np.uint8)
     pack.read(task.begin, found.data)
     task.out[...] = found.view(task.out.dtype).reshape(task.shape)[task.source]
+    count.advance(task.size)
 
 
 def share(parts: Sequence[Part]) -> None:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dovetail.progress import Count
 from dovetail.storage import reason
 
 from ._files import seal, unseal
@@ -39,8 +40,11 @@ def index_name(process: int) -> str:
     return f"{data_name(process)}.json"
 
 
-def write_pack(files: StepFiles, process: int, pieces: Iterable[memoryview], *, compress: bool) -> None:
+def write_pack(
+    files: StepFiles, process: int, pieces: Iterable[memoryview], *, compress: bool, count: Count | None = None
+) -> None:
     """Writes the bytes of a process, and waits until they are safe. They are not read again."""
+    count = Count() if count is None else count
     sizes: list[int] = []
     sums: list[str] = []
     total = 0
@@ -48,13 +52,14 @@ def write_pack(files: StepFiles, process: int, pieces: Iterable[memoryview], *, 
     def summed() -> Iterator[memoryview | bytes]:
         nonlocal total
         for block in _blocks(pieces):
-            total += sum(len(piece) for piece in block)
+            total += (length := sum(len(piece) for piece in block))
             crc = size = 0
             for piece in _compressed(block) if compress else block:
                 crc, size = zlib.crc32(piece, crc), size + len(piece)
                 yield piece
             sizes.append(size)
             sums.append(f"{crc:08x}")
+            count.advance(length)
 
     files.write(data_name(process), summed())
     index = {"bytes": total, "compressed": compress, "sizes": sizes, "crc32": sums}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dovetail
 from dovetail.config import ConfigError
+from dovetail.progress import is_quiet
 
 _DIRECTORY = Path(dovetail.__file__).resolve().parents[2] / "benchmarks"
 
@@ -28,4 +29,5 @@ def _bench(args: argparse.Namespace) -> int:
             f"there is no {str(program)!r}: benchmarks need a clone of dovetail, and this one was installed without.\n"
             f"  In a clone: make venv && .venv/bin/dovetail bench {args.benchmark}"
         )
-    return subprocess.run([sys.executable, str(program), *args.options]).returncode
+    quiet = ["--quiet"] if is_quiet() else []
+    return subprocess.run([sys.executable, str(program), *args.options, *quiet]).returncode

@@ -7,6 +7,8 @@ import sys
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+from dovetail.progress import phase
+
 from ._data_prepare import add_prepare
 from ._table import printable, short, table
 
@@ -122,12 +124,10 @@ def _check(args: argparse.Namespace) -> int:
     data = PreparedData(args.place, "data check")
     data.tokenizer()
     problems: list[str] = []
-    for shard, found in data.problems():
-        problems += found
-        if sys.stderr.isatty():
-            print(f"\r\x1b[2K{shard + 1:,} of {len(data.shards):,} shards", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r\x1b[2K", end="", file=sys.stderr)
+    with phase("checking", len(data.shards), unit="shards") as at:
+        for _, found in data.problems():
+            problems += found
+            at.advance()
     if args.json:
         print(json.dumps({"shards": len(data.shards), "blocks": len(data), "problems": problems}, indent=1))
     else:

@@ -3,24 +3,18 @@
 
 import argparse
 import json
-import os
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
 
-from ._table import short
 from ._text import names_a_file
 
 if TYPE_CHECKING:
-    from dovetail.data import Progress, Tokenizer
+    from dovetail.data import Tokenizer
 
 _TOKENIZER = "bytes, a tokenizer.json or its directory, a SentencePiece model, or a recipe or run, whose own it is"
 _OVERRIDES = "of how it is done, as in field=body or tokenizer.eos_token='</s>'"
-_EVERY = 10.0  # Seconds between two lines on how far it is, without a terminal.
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +41,7 @@ def _prepare(args: argparse.Namespace) -> int:
 
     cfg = Preparation.Config(sources=sources, tokenizer=tokenizer, to=args.to)
     made = override(cfg, [*overrides, *args.overrides]).build(path="data prepare")
-    manifest = made.run(_reporter())
+    manifest = made.run()
     found = manifest.statistics
     if args.json:
         print(json.dumps({**found, "to": args.to, "shards": manifest.shards}, indent=1))
@@ -90,36 +84,3 @@ def _tokenizer(name: str) -> "Tokenizer.Config":
     if found is None:
         raise ConfigError(f"--tokenizer: {name} has none of its own: name a tokenizer.json, or 'bytes'.")
     return found
-
-
-def _reporter() -> "Callable[[Progress], None]":
-    """Returns what says how far it is: in a terminal a line that is written over, elsewhere one now and then."""
-    live, said = sys.stderr.isatty(), time.monotonic()
-
-    def report(progress: "Progress") -> None:
-        nonlocal said
-        now = time.monotonic()
-        over = progress.done == progress.units
-        if now - said < (0.2 if live else _EVERY) and not (over and live):
-            return
-        said = now
-        if live:
-            line = _line(progress)[: os.get_terminal_size(sys.stderr.fileno()).columns - 1]
-            print(f"\r\x1b[2K{'' if over else line}", end="", file=sys.stderr, flush=True)
-        else:
-            print(_line(progress), file=sys.stderr, flush=True)
-
-    return report
-
-
-def _line(progress: "Progress") -> str:
-    seconds = max(progress.seconds, 1e-3)
-    rates = f"{progress.bytes / seconds / 1e6:.1f} MB/s, {short(progress.tokens / seconds)} tokens/s"
-    left = "" if progress.left is None else f", {_time(progress.left)} left"
-    return f"{progress.done:,} of {progress.units:,} units, {short(progress.tokens)} tokens, {rates}{left}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

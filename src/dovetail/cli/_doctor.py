@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from dovetail.hardware import SWITCH, host_settings, machine
+from dovetail.progress import phase
 
 # Package: what it is for. They are optional, and come with an extra.
 _EXTRAS = {
@@ -21,12 +22,15 @@ _EXTRAS = {
 
 def doctor(args: argparse.Namespace) -> int:
     """Prints the findings; returns 0 if a training step runs here, else 1."""
-    found: dict[str, Any] = {"machine": machine(), **_devices()}
+    with phase("looking for devices, and measuring them"):
+        found: dict[str, Any] = {"machine": machine(), **_devices()}
     found["settings"] = {s.name: {"active": s.active, "available": s.active or bool(s.variables)} for s in _settings()}
     found["extras"] = {name: importlib.util.find_spec(name) is not None for name in _EXTRAS}
-    found["native_kernels"] = _native()
+    with phase("compiling kernels for this CPU"):
+        found["native_kernels"] = _native()
     found["free_disk_gib"] = round(shutil.disk_usage(".").free / 2**30, 1)
-    found["step"] = _tried()
+    with phase("trying a training step"):
+        found["step"] = _tried()
     print(json.dumps(found, indent=2) if args.json else _text(found))
     return 0 if found["step"]["ok"] else 1
 

@@ -7,6 +7,7 @@ import json
 from dovetail.config import ConfigError
 
 from ._start import check_data
+from ._table import table
 from ._text import add_text, text_and_overrides
 from ._use import load_run, start_run
 
@@ -49,10 +50,16 @@ def _eval(args: argparse.Namespace) -> int:
     found = list(findings(evaluators_of(trained.program, run.files), Evaluated(trained.step, trained.params)))
     metrics = {"step": trained.step} | {name: value for each in found for name, value in each.metrics.items()}
     texts = {name: text for each in found for name, text in each.texts.items()}
+    tables = {name: each for some in found for name, each in some.tables.items()}
     if args.json:
-        print(escaped(json.dumps(metrics | texts, ensure_ascii=False, indent=2)))
+        plain = {name: {"columns": list(each.columns), "rows": list(each.rows)} for name, each in tables.items()}
+        everything = metrics | texts | ({"tables": plain} if plain else {})
+        print(escaped(json.dumps(everything, ensure_ascii=False, indent=2)))
         return 0
     print("  ".join(f"{name} {value:,.4f}".removesuffix(".0000") for name, value in metrics.items()))
     for name, text in texts.items():
         print(f"{name}:\n{visible(text)}")
+    for name, each in tables.items():
+        rows = [[" ".join(str(cell).split()) for cell in row] for row in each.rows]
+        print(f"{name}:\n{visible(table(each.columns, rows))}")
     return 0

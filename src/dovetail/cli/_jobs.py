@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.config import ConfigError, override
-from dovetail.launch import Engine, JobInfo, Record, record_in, records_below
+from dovetail.launch import Engine, JobInfo, Record, awaited, record_in, records_below
 
 from ._job import LAUNCHERS
 from ._launch import split_launching
@@ -188,7 +188,8 @@ def _show(known: _Known, as_json: bool) -> int:
 
 def _logs(engines: _Engines, known: _Known, follow: bool) -> int:
     if known.lives:
-        for line in engines.of(known.via).logs(known.info, follow=follow):
+        lines = engines.of(known.via).logs(known.info, follow=follow)
+        for line in awaited(known.info, lines) if follow else lines:
             print(printable(line), flush=True)
         return 0
     record = known.record

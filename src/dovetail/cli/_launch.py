@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dovetail.config import ConfigError, check_complete, override
 from dovetail.launch import Engine, Launcher
+from dovetail.progress import is_quiet, phase
 
 from ._job import LAUNCHERS, job_for
 from ._resolve import Run, note, resolve
@@ -76,6 +77,7 @@ class Asked(NamedTuple):
         arguments = ["train", self.recipe, *rest]
         for name, value in (("--mesh", self.mesh), ("--on", self.on)):
             arguments += [name, value] if value is not None else []
+        arguments += ["--quiet"] if is_quiet() else []
         devices = run.cfg.mesh.num_devices
         if self.mesh is None and self.on is None and devices == 1 and cfg.processes > 1:
             return [*arguments, "--mesh", f"data={cfg.processes}"]
@@ -130,9 +132,12 @@ def _launch(args: argparse.Namespace) -> int:
             raise ConfigError(f"--check asks an engine, and --via {args.via} has none. --dry-run shows what it does.")
         return launcher.launch(job)
     if args.check:
-        print(launcher.check(job).strip())
+        with phase(f"asking {args.via}"):
+            said = launcher.check(job).strip()
+        print(said)
         return 0
-    submitted = launcher.submit(job)
+    with phase(f"handing it over to {args.via}"):
+        submitted = launcher.submit(job)
     print(f"{submitted.id}  {submitted.name}  {submitted.state}  {submitted.directory}", flush=True)
     if args.follow:
         return launcher.follow(submitted)

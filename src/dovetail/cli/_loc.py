@@ -5,10 +5,10 @@ import argparse
 import functools
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
+from dovetail.progress import note
 from dovetail.zoo import RECIPES, model
 
 from ._table import table
@@ -141,7 +141,7 @@ def _growth(args: argparse.Namespace) -> int:
     bases = [Base(name, entry.family, functools.partial(model, name)) for name, entry in RECIPES.items()]
     chosen = {name: getattr(args, name) for name in ("models", "experiments", "trained", "seed", "workers")}
     budgets = load("dovetail").features  # First: what cannot be read fails here, not after minutes.
-    found, designs = grow(bases, **chosen, log=_log), grow_classical()
+    found, designs = grow(bases, **chosen, log=note), grow_classical()
     over = _over_budget(found.features, budgets)
     classical = {design: {name: each.as_json() for name, each in some.items()} for design, some in designs.items()}
     record = {**found.as_json(), "designs": classical, "over_budget": over}
@@ -226,7 +226,3 @@ def _commit_json(commit: Any) -> dict[str, Any]:
 def _changed(count: tuple[int, int, int]) -> str:
     files, added, removed = count
     return f"{files} files +{added} -{removed}"
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr)

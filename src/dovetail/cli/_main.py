@@ -13,30 +13,15 @@ from typing import TextIO
 
 from dovetail.config import ConfigError, MissingFieldsError
 from dovetail.hardware import host_settings, kept_programs, restart_with
-from dovetail.progress import Line, program
+from dovetail.progress import Line, program, quiet, showing
 
 from ._code import load_code
+from ._interrupt import ends_at_once
 from ._parser import parser
 from ._table import printable
 
 # Commands that compute: they start again with faster settings of the host, where there are any.
 _COMPUTES = ("train", "eval", "generate", "serve", "import", "export", "bench")
-# Commands that make their user wait, and say for what.
-_TAKE_TIME = (
-    "show",
-    "diff",
-    "train",
-    "launch",
-    "eval",
-    "generate",
-    "serve",
-    "import",
-    "export",
-    "compile",
-    "predict",
-    "plan",
-    "schedule",
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parsed(argv)
     alone = argv is not None or "JAX_COORDINATOR_ADDRESS" not in os.environ
-    shown = _progress() if argv is None and args.command in _TAKE_TIME else contextlib.nullcontext()
+    is_silent = getattr(args, "quiet", False)
+    shown = showing(silent=is_silent) if argv is None else quiet() if is_silent else contextlib.nullcontext()
     if argv is None and args.command == "train":
         program(args.recipe)
     if argv is None and args.command in _COMPUTES:
@@ -56,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for library in ("absl", "tensorboardX"):  # Orbax logs each error many times; what counts reaches the user below.
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        with shown, _as_program() if argv is None else contextlib.nullcontext():
+        with shown as line, _as_program(line) if argv is None else contextlib.nullcontext():
             for name in getattr(args, "code", []):
                 load_code(name)
             code = args.run(args)
@@ -117,37 +103,32 @@ def _keep_programs() -> None:
 
 
 @contextlib.contextmanager
-def _as_program() -> Iterator[None]:
+def _as_program(line: Line | None) -> Iterator[None]:
     """Prints what dovetail logs (damage, a save that failed) as it is, however other libraries have set up logging.
 
-    Ctrl-C ends the program, without a trace. An exception could be lost: JAX has Python code in the garbage collector,
-    where exceptions are ignored. A run with something to save listens for Ctrl-C itself.
+    Ctrl-C ends the program, without a trace.
     """
-    log, handler = logging.getLogger("dovetail"), logging.StreamHandler()
+    log, handler = logging.getLogger("dovetail"), _Handler(line)
     log.addHandler(handler)
     log.propagate = False
-    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # It may be ignored, as in the background.
-    if raises:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        yield
+        with ends_at_once(line.end if line is not None and line.is_live else None):
+            yield
     finally:
-        if raises:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         log.removeHandler(handler)
         log.propagate = True
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[None]:
-    """Shows the phases of a command. Of several processes, the first one does."""
-    errors: TextIO | None = sys.stderr  # None if it was closed.
-    if errors is None or os.environ.get("JAX_PROCESS_ID", "0") not in ("", "0"):
-        yield
-        return
-    # A copy of standard error: compilers write to it by themselves, so it is closed while they run.
-    with open(os.dup(errors.fileno()), "w", encoding="utf-8") as stream, Line(stream).shown():
-        yield
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes what is logged to standard error, where no line of progress stands meanwhile."""
+
+    def __init__(self, line: Line | None) -> None:
+        super().__init__()
+        self._line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.nullcontext() if self._line is None else self._line.away():
+            super().emit(record)
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -32,6 +32,7 @@ _ON = "what to run on, as in tpu-v5p-512 or gpu-h100-256: sets mesh, remat, kern
 _MESH = "how to spread the run over devices, as in data=2,tensor=4 (2x4: 2 slices of 4)"
 _OVERRIDES = "a value or a part of the config, as in steps=100 or learner.optimizer=Muon; `show --full` has all paths"
 _CODE = "a file, or a module, with code of your own that the config of a run names"
+_QUIET = "show no progress: only results, and errors"
 _HAS_RECIPE = ("show", "diff", "train", "launch", "eval", "generate", "serve", "compile", "predict", "plan", "export")
 _NAMES = {
     "recipe": "a name from `dovetail list`, file.py:function, hf:DIRECTORY, or the directory of a run",
@@ -85,7 +86,17 @@ def parser() -> argparse.ArgumentParser:
     command("doctor", "Say what this machine has, and what would make it faster.").set_defaults(run=doctor)
     add_bench(command("bench", "Compare with peers, in one run.", reports=False))
     add_loc(command("loc", "Measure how many lines of other code features cost.", reports=False))
+    _add_quiet(root)
     return root
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Adds `-q` to a parser and those within: it may stand before the command, and after it."""
+    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=_QUIET)
+    for action in parser._actions:  # There is no public way to ask for them.
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                _add_quiet(inner)
 
 
 def _placed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -4,8 +4,6 @@
 import json
 from typing import Any
 
-from dovetail.progress import phase
-
 from ._table import printable, table
 
 _WORST = 10
@@ -18,8 +16,7 @@ def score_table(file: str, *, as_json: bool) -> int:
     from dovetail.zoo.measured import read_measured, rebuild
 
     rows = read_measured(file)
-    with phase(f"predicting {len(rows)} steps"):
-        found = score(rows, rebuild)
+    found = score(rows, rebuild)
     print(json.dumps(_plain(found), indent=2) if as_json else _text(found))
     return 0
 

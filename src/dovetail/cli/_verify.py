@@ -35,11 +35,12 @@ def verify(runs: Mapping[int, Sequence[str]]) -> Iterator[tuple[int, Verified]]:
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = {pool.submit(_verified, arguments): key for key, arguments in runs.items()}
         try:
-            while waiting:
-                with phase(f"compiling {len(runs)} ways to run, {len(runs) - len(waiting)} done"):
+            with phase("compiling the best", len(runs), unit="ways to run") as compiled:
+                while waiting:
                     done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-                for each in done:
-                    yield waiting.pop(each), each.result()
+                    compiled.advance(len(done))
+                    for each in done:
+                        yield waiting.pop(each), each.result()
         finally:
             for each in waiting:
                 each.cancel()

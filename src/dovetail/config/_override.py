@@ -34,6 +34,9 @@ def override(cfg: _C, assignments: Iterable[str], *, note: Callable[[str], None]
     for assignment in assignments:
         path, text = split_override(assignment)
         hint = _hint_at(cfg, split(cfg, path), path)
+        if assignment[len(path)] == "+":
+            cfg = cfg.set_in(path, _added(get_in(cfg, path), text, hint, path))
+            continue
         try:
             value = _read(text, hint)
         except ConfigError as e:
@@ -47,11 +50,27 @@ def override(cfg: _C, assignments: Iterable[str], *, note: Callable[[str], None]
 
 
 def split_override(assignment: str) -> tuple[str, str]:
-    """Returns path and value of `path=value`; whether there is such a path is not known here."""
+    """Returns path and value of `path=value`, or `path+=value`; whether there is such a path is not known here."""
     path, *rest = _split(assignment, "=", most=1)
+    path = path.removesuffix("+")
     if not rest or not path:
         raise ConfigError(f"{assignment!r} is not an override. Write path=value, as in model.dim=8.")
     return path, rest[0]
+
+
+def _added(before: Any, text: str, hint: Any, path: str) -> Any:
+    """Returns a list or tuple with one more entry, or several in brackets; what is there already is not added again."""
+    if kind(before) not in ("list", "tuple"):
+        raise ConfigError(f"{path}: += adds to a list or a tuple, and it is {spell(before)}. Write {path}=...")
+    opens, closes = "()" if kind(before) == "tuple" else "[]"
+    item = text.rstrip(",") if text[:1] == opens and text[-1:] == closes else f"{opens}{text},{closes}"
+    try:
+        value = _read(item, hint)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from e
+    if value is _FAIL:
+        raise ConfigError(f"{path}: expected an entry of {name_of(hint)}, found {text!r}.{_advice(text, hint, path)}")
+    return type(before)([*before, *(each for each in value if each not in before)])
 
 
 def _swapped(new: ConfigBase, cfg: ConfigBase, path: str, note: Callable[[str], None] | None) -> ConfigBase:

@@ -39,7 +39,6 @@ from ._packing import Row as Row
 from ._packing import State as State
 from ._parquet import Parquet as Parquet
 from ._prepare import Preparation as Preparation
-from ._prepare import Progress as Progress
 from ._prepared import PreparedDataset as PreparedDataset
 from ._run import Tokens as Tokens
 from ._sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer

@@ -12,11 +12,12 @@ import multiprocessing
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from dovetail.config import REQUIRED, Component, ConfigError, to_json
+from dovetail.progress import Count, phase
 
 from ._array_record import Records
 from ._claims import Claims
@@ -35,21 +36,6 @@ _TRIES = 3  # Of a unit whose process is killed.
 _LONG = 1 << 20  # Tokens of a document that is stored whole, at most.
 _FEW = 20  # Files.
 _LOOK = 1.0  # Seconds between two looks at what other hosts have done.
-
-
-class Progress(NamedTuple):
-    """How far a preparation is."""
-
-    units: int
-    done: int  # Units, of all hosts.
-    bytes: int  # Of text, and tokens, that this host has made.
-    tokens: int
-    seconds: float
-
-    @property
-    def left(self) -> float | None:
-        """Seconds to go, at the pace so far; None if that is not known."""
-        return self.seconds / self.done * (self.units - self.done) if self.done else None
 
 
 class Preparation(Component):
@@ -115,20 +101,26 @@ class Preparation(Component):
             return _LONG
         return min(max(sum(file.size for file in files) // 80, 1 << 10), _LONG)  # 20 parts, or more.
 
-    def run(self, report: Callable[[Progress], None] | None = None) -> Manifest:
+    def run(self) -> Manifest:
         """Prepares the data, or what is left of it to do; returns what there is then."""
         if (there := self._finished()) is not None:
             return there
         self._start()
         count = min(len(self._units), (os.cpu_count() or 1) if self.cfg.workers is None else self.cfg.workers)
         try:
-            with contextlib.closing(_Crew(self._job, self._place, self._units, count, report)) as crew:
+            with (
+                phase("tokenising", len(self._units), unit="units") as at,
+                contextlib.closing(_Crew(self._job, self._place, self._units, count, at)) as crew,
+            ):
                 crew.run()
         except DataError:
             if (there := self._finished()) is None:
                 raise
             return there  # Another host has ended it, and removed what this one was about to look at.
-        return self._finished() or write_manifest(self._place, self._described(), self._tokenizer, len(self._units))
+        if (there := self._finished()) is not None:
+            return there
+        with phase("writing the manifest"):
+            return write_manifest(self._place, self._described(), self._tokenizer, len(self._units))
 
     def _plan(self) -> dict[str, Any]:
         """What the result depends on, and what tells that the files are the same for all hosts, and all the time."""
@@ -227,14 +219,14 @@ class _Crew:
         place: Place,
         units: Sequence[Sequence[Stretch]],
         count: int,
-        report: Callable[[Progress], None] | None,
+        at: Count,
     ) -> None:
-        self._job, self._place, self._units, self._report = job, place, units, report
+        self._job, self._place, self._units, self._at = job, place, units, at
         self._claims = Claims(place)
         self._begun = time.monotonic()
         self._bytes = self._tokens = 0
         self._done = {int(name.rpartition("/")[2][:-5]) for name in place.names("work/done")}
-        self._before = len(self._done)
+        at.begin(len(units), "units", done=len(self._done))
         first = os.getpid() * 7919 % max(len(units), 1)  # Each host begins elsewhere, so that they rarely meet.
         self._left = deque(u for u in [*range(first, len(units)), *range(first)] if u not in self._done)
         self._tries = Counter[int]()
@@ -330,10 +322,12 @@ class _Crew:
         self._tell()
 
     def _tell(self) -> None:
-        if self._report is not None:
-            seconds = time.monotonic() - self._begun
-            units, done = len(self._units) - self._before, len(self._done) - self._before
-            self._report(Progress(units, done, self._bytes, self._tokens, seconds))
+        """Says how far it is: units of all hosts, and how fast this one is."""
+        if self._bytes:
+            seconds = max(time.monotonic() - self._begun, 1e-3)
+            rates = f"{self._bytes / seconds / 1e6:.1f} MB/s, {self._tokens / seconds:,.0f} tokens/s"
+            self._at.note = f"{self._tokens:,} tokens, {rates}"
+        self._at.advance(len(self._done) - self._at.done)
 
     def _new_worker(self) -> _Worker:
         context = multiprocessing.get_context("spawn")

@@ -3,6 +3,7 @@
 
 from ._bundle import Bundle as Bundle
 from ._engine import Engine as Engine
+from ._engine import awaited as awaited
 from ._exit_codes import BAD_HOST as BAD_HOST
 from ._exit_codes import DONE as DONE
 from ._exit_codes import FAILED as FAILED

@@ -6,11 +6,12 @@ job is what the engine says and what lies in the directory of its run; there is 
 """
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from dovetail.hardware import Hardware
+from dovetail.progress import phase
 
 from ._exit_codes import FAILED
 from ._launcher import Job, Launcher
@@ -40,7 +41,7 @@ class Engine(Launcher, abc.ABC):
 
     def follow(self, job: JobInfo) -> int:
         """Shows what a job prints until it ends; returns its exit code."""
-        for line in self.logs(job, follow=True):
+        for line in awaited(job, self.logs(job, follow=True)):
             print(line, flush=True)
         code = exit_code_in(Path(job.directory))
         return FAILED if code is None else code
@@ -73,3 +74,13 @@ class Engine(Launcher, abc.ABC):
     @abc.abstractmethod
     def resume(self, job: JobInfo, record: Record) -> JobInfo:
         """Starts a job again that has ended, as it was submitted: it goes on from its newest good state."""
+
+
+def awaited(job: JobInfo, lines: Iterable[str]) -> Iterator[str]:
+    """Yields the lines that a job prints; until there is one, it says that it waits for it."""
+    lines = iter(lines)
+    with phase(f"waiting for {job.name or job.id} to start"):
+        first = next(lines, None)
+    if first is not None:
+        yield first
+        yield from lines

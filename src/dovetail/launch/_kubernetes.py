@@ -15,7 +15,7 @@ from typing import Any, Literal
 from dovetail.config import ConfigError
 
 from ._cluster_job import KEPT, MANAGED, Gang, rendered, token_secret
-from ._engine import Engine
+from ._engine import Engine, awaited
 from ._exit_codes import DONE, FAILED, RESUMABLE
 from ._in_cluster import infos, record_of
 from ._kubectl import Kubectl, NoSuchKindError, NotThereError
@@ -124,7 +124,7 @@ class Kubernetes(Engine):
 
     def follow(self, job: JobInfo) -> int:
         """Shows what a job prints until it ends; returns its exit code, as far as the cluster tells."""
-        for line in self.logs(job, follow=True):
+        for line in awaited(job, self.logs(job, follow=True)):
             print(line, flush=True)
         return {"done": DONE, "cancelled": RESUMABLE}.get(self._state(job), FAILED)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dovetail.config import ConfigError
 
 from ._command import Command, quoted
-from ._engine import Engine
+from ._engine import Engine, awaited
 from ._exit_codes import DONE, FAILED, RESUMABLE
 from ._launcher import Job
 from ._records import JobInfo, Record, State
@@ -93,7 +93,7 @@ class SkyPilot(Engine):
 
     def follow(self, job: JobInfo) -> int:
         """Shows what a job prints until it ends; returns its exit code, as far as SkyPilot tells."""
-        for line in self.logs(job, follow=True):
+        for line in awaited(job, self.logs(job, follow=True)):
             print(line, flush=True)
         state = next((info.state for info in self.jobs() if info.id == job.id), "failed")
         return {"done": DONE, "cancelled": RESUMABLE}.get(state, FAILED)

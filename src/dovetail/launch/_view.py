@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
+from dovetail.progress import is_quiet, is_terminal
+
 _NOISE = re.compile(r"\[Gloo\] Rank|^==== |^[IWE]\d{4} \d\d:|^WARNING: All log messages before absl")
 _ERASE = "\r\x1b[2K"
 _SHORT_AGO = 200  # Lines in which a repetition is looked for.
@@ -15,7 +17,7 @@ class View:
     """Merges the logs: lines of process 0 as they are, those of others with their number, what all say once."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._live = stream, stream.isatty()
+        self._stream, self._live = stream, is_terminal(stream) and not is_quiet()
         self._said: deque[str] = deque(maxlen=_SHORT_AGO)
         self._status = ""
         self._held: list[tuple[int, list[str]]] | None = None

@@ -21,6 +21,7 @@ import jax
 from dovetail.config import ConfigError
 from dovetail.hardware import start_devices
 from dovetail.parallel import parse_mesh
+from dovetail.progress import phase
 
 from . import _classical
 from ._executed import Lines, run_and_count
@@ -39,7 +40,6 @@ _FAST_TO_COMPILE = (
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE "
     "--xla_cpu_parallel_codegen_split_count=1"
 )
-_LOG_EVERY = 100  # Models.
 
 Depth = Literal["built", "checked", "trained"]  # Each means the ones before, too.
 
@@ -155,13 +155,14 @@ def grow(
     checked = -(-experiments // variants)
     tasks = _tasks(bases, trials, max(models, checked, 2), checked, trained, seed)  # One says nothing of growth.
     found: list[Experiment] = []
-    for done, some in enumerate(_results(tasks, workers), 1):
-        found += some
-        if done % _LOG_EVERY == 0 or done == len(tasks):
-            log(f"{done} of {len(tasks)} models, {len(found)} experiments")
-        for experiment in some:
-            if experiment.problems:
-                log(str(experiment))
+    with phase("applying features", len(tasks), unit="models") as applied:
+        for some in _results(tasks, workers):
+            found += some
+            applied.advance()
+            applied.note = f"{len(found):,} experiments"
+            for experiment in some:
+                if experiment.problems:
+                    log(str(experiment))
     measured = {name: _measured(name, trial, found, seed) for name, trial in trials.items()}
     return Report(measured, sum(1 for _ in pool(bases, seed)), found, time.perf_counter() - start)
 

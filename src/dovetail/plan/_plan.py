@@ -99,8 +99,9 @@ def plan(
     _check_known(pools, wanted.by)
     spec = largest(cfg.input.batch_specs())
     rows, skipped, counted = list[Row](), dict[str, str](), 0
-    for pool in pools:
-        for hardware in pool.amounts():
+    everywhere = [(pool, hardware) for pool in pools for hardware in pool.amounts()]
+    with phase("planning", len(everywhere), unit="pools") as tried:
+        for pool, hardware in everywhere:
             try:
                 with phase(f"asking the mesh rules for {hardware.name}"):
                     base = on_hardware(cfg, hardware.name)
@@ -112,6 +113,7 @@ def plan(
                     skipped[hardware.name] = "nothing that divides the model and its batch fits in memory"
             except ConfigError as e:
                 skipped[hardware.name] = str(e)
+            tried.advance()
     if not rows:
         reasons = "".join(f"\n  {name}: {_first_line(why)}" for name, why in skipped.items())
         raise ConfigError(f"there is no plan: on none of the hardware does it fit.{reasons}")

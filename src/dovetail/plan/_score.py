@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dovetail.config import ConfigError
+from dovetail.progress import phase
 
 from ._constants import interval_of
 from ._fit import Table
@@ -46,14 +47,16 @@ def score(rows: Sequence[Mapping[str, str]], rebuild: Callable[[Mapping[str, str
     """
     found: list[dict[str, Any]] = []
     steps: list[Rebuilt] = []
-    for number, row in enumerate(rows, start=1):
-        entry: dict[str, Any] = {"row": number, **{name: row.get(name, "") for name in ("system", "model", "hw")}}
-        found.append(entry)
-        try:
-            steps.append(rebuilt(rebuild(row)))
-            entry["step"] = len(steps) - 1
-        except ConfigError as e:
-            entry["reason"] = str(e).splitlines()[0]
+    with phase("predicting", len(rows), unit="steps") as predicted:
+        for number, row in enumerate(rows, start=1):
+            entry: dict[str, Any] = {"row": number, **{name: row.get(name, "") for name in ("system", "model", "hw")}}
+            found.append(entry)
+            try:
+                steps.append(rebuilt(rebuild(row)))
+                entry["step"] = len(steps) - 1
+            except ConfigError as e:
+                entry["reason"] = str(e).splitlines()[0]
+            predicted.advance()
     if not steps:
         raise ConfigError("no row of the table can be rebuilt; the first says: " + found[0].get("reason", "nothing"))
     table = Table(steps)
@@ -64,7 +67,8 @@ def score(rows: Sequence[Mapping[str, str]], rebuild: Callable[[Mapping[str, str
             place = entry.pop("step")
             _fill(entry, steps[place], float(errors[place]))
     dense = np.array([not step.is_sparse for step in steps])
-    left_out, coverage = _left_out(table, dense) if len(steps) >= _ENOUGH else ({}, None)
+    with phase("leaving parts out of the fit"):
+        left_out, coverage = _left_out(table, dense) if len(steps) >= _ENOUGH else ({}, None)
     every = _error(errors)
     return Score(
         rebuilt=len(steps),

@@ -11,6 +11,7 @@ import numpy as np
 
 from dovetail.module import merged
 from dovetail.nn import packed_params, quantised_params
+from dovetail.progress import counting
 
 from ._apart import layers_apart, params_apart
 from ._device import Rows
@@ -19,8 +20,12 @@ from ._programs import Key, ServedModel
 
 def compiled(model: ServedModel, keys: Iterable[Key]) -> dict[Key, Callable[..., Any]]:
     """Returns programs; XLA compiles several at once, as it uses one thread for most of its work."""
+    keys = list(keys)
+    count, running = counting(len(keys), "programs"), dict[Key, concurrent.futures.Future[Any]]()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        running = {key: pool.submit(model.traced(key).lower().compile) for key in keys}
+        for key in keys:
+            running[key] = pool.submit(model.traced(key).lower().compile)
+            running[key].add_done_callback(lambda _: count.advance())
         return {key: each.result() for key, each in running.items()}
 
 

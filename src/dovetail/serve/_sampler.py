@@ -5,10 +5,10 @@ from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.progress import phase
-from dovetail.train import Evaluated, Evaluator, Findings
+from dovetail.train import Evaluated, Evaluator, Findings, Table
 
 from ._generate import Sampling
-from ._writer import Writer, tokenizer_of
+from ._writer import Sample, Writer, tokenizer_of
 
 
 class Sampler(Evaluator):
@@ -16,6 +16,7 @@ class Sampler(Evaluator):
 
     class Config(Evaluator.Config):
         prompt: str = ""  # Empty: it writes nothing, and says what `dovetail generate` uses by default.
+        more_prompts: tuple[str, ...] = ()  # With some, there is a table with a row for each prompt, too.
         tokens: int = 200  # New ones, at most.
         sampling: Sampling = Sampling(temperature=0.8)
 
@@ -29,5 +30,12 @@ class Sampler(Evaluator):
     def run(self, at: Evaluated) -> Findings:
         if not self.cfg.prompt:
             return Findings()
-        with phase("sampling"):
-            return Findings(texts={"": self._writer.write(at.params, self.cfg.prompt, at.step, at.step).text})
+        prompts = (self.cfg.prompt, *self.cfg.more_prompts)
+        with phase("sampling", len(prompts), unit="prompts") as written:
+            samples: list[Sample] = []
+            for prompt in prompts:
+                samples.append(self._writer.write(at.params, prompt, at.step, at.step))
+                written.advance()
+        rows = [(prompt, each.new, each.tokens) for prompt, each in zip(prompts, samples, strict=True)]
+        tables = {"all": Table(("prompt", "continuation", "tokens"), rows)} if self.cfg.more_prompts else {}
+        return Findings(texts={"": samples[0].text}, tables=tables)

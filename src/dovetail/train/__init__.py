@@ -14,11 +14,13 @@ from ._evaluator import findings as findings
 from ._hardware_check import HardwareCheck as HardwareCheck
 from ._held_out import HeldOutLoss as HeldOutLoss
 from ._initial import InitFrom as InitFrom
+from ._json_lines import JsonLines as JsonLines
 from ._meter import measured_peak as measured_peak
-from ._observers import JsonLines as JsonLines
-from ._observers import Observer as Observer
-from ._observers import TensorBoard as TensorBoard
-from ._observers import Terminal as Terminal
+from ._mlflow import MLflow as MLflow
+from ._observer import Histogram as Histogram
+from ._observer import Observer as Observer
+from ._observer import Table as Table
+from ._parameter_histograms import ParameterHistograms as ParameterHistograms
 from ._profile import Profile as Profile
 from ._program import DTYPES as DTYPES
 from ._program import Program as Program
@@ -36,6 +38,8 @@ from ._step import gradients_of as gradients_of
 from ._step import init_state as init_state
 from ._step import loss_function as loss_function
 from ._step import train_step as train_step
+from ._tensor_board import TensorBoard as TensorBoard
+from ._terminal import Terminal as Terminal
 from ._traced import Operation as Operation
 from ._traced import Traced as Traced
 from ._traced import read_profile as read_profile
@@ -46,3 +50,4 @@ from ._trained import save_initial as save_initial
 from ._trainer import Trainer as Trainer
 from ._visible import escaped as escaped
 from ._visible import visible as visible
+from ._wandb import WandB as WandB

@@ -12,6 +12,7 @@ from typing import Any
 
 from dovetail.config import Component, ConfigError
 
+from ._observer import Histogram, Table
 from ._program import Program
 
 
@@ -25,13 +26,16 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What an evaluator has found: numbers, and texts to read. Both go by names, which follow that of the evaluator.
+    """What an evaluator has found: numbers, texts to read, and what is looked at. Names follow that of the evaluator.
 
     A name may be empty: then that of the evaluator is all.
     """
 
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    pictures: Mapping[str, bytes] = dataclasses.field(default_factory=dict[str, bytes])  # Files in the format PNG.
+    histograms: Mapping[str, Histogram] = dataclasses.field(default_factory=dict[str, Histogram])
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict[str, Table])
 
     def named(self, name: str) -> "Findings":
         """Returns the same with full names, as in `eval/loss`."""
@@ -39,7 +43,7 @@ class Findings:
         def full(values: Mapping[str, Any]) -> dict[str, Any]:
             return {f"{name}/{key}" if key else name: value for key, value in values.items()}
 
-        return Findings(full(self.metrics), full(self.texts))
+        return Findings(*(full(getattr(self, field.name)) for field in dataclasses.fields(self)))
 
 
 class Evaluator(Component, abc.ABC):

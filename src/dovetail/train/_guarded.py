@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observers that cannot write, on a full disk for one, do not end a run: it is said once, and the run goes on."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ._observers import Observer
+from dovetail.config import ConfigBase
+from dovetail.progress import note
+
+from ._evaluator import Findings
+from ._observer import Cell, Observer
 
 
 class Guarded:
@@ -21,6 +24,10 @@ class Guarded:
         self._do(lambda: self._observer.start(directory, first_step, last_step, about))
         self._is_started = not self._has_failed
 
+    def config(self, cfg: ConfigBase, facts: Mapping[str, Cell]) -> None:
+        """What the run is."""
+        self._do(lambda: self._observer.config(cfg, facts))
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Figures of one step, by name."""
         self._do(lambda: self._observer.metrics(step, values))
@@ -28,6 +35,15 @@ class Guarded:
     def text(self, step: int, name: str, value: str) -> None:
         """Something to read."""
         self._do(lambda: self._observer.text(step, name, value))
+
+    def shows(self, step: int, found: Findings) -> None:
+        """What an evaluator has found to look at."""
+        for name, png in found.pictures.items():
+            self._do(lambda name=name, png=png: self._observer.picture(step, name, png))
+        for name, each in found.histograms.items():
+            self._do(lambda name=name, each=each: self._observer.histogram(step, name, *each))
+        for name, each in found.tables.items():
+            self._do(lambda name=name, each=each: self._observer.table(step, name, *each))
 
     def stop(self) -> None:
         """The run has ended."""
@@ -41,5 +57,5 @@ class Guarded:
         except OSError as e:
             if not self._has_failed:
                 name = type(self._observer).__name__
-                print(f"{name} cannot write: {e}. Training goes on; what it does not write is lost.", file=sys.stderr)
+                note(f"{name} cannot write: {e}. Training goes on; what it does not write is lost.", always=True)
             self._has_failed = True

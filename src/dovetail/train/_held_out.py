@@ -38,16 +38,19 @@ class HeldOutLoss(Evaluator):
         self.program.check_input(path, data)
         check_bounds(self.program.cfg.model, self.input, path)
         self._step = self.program.eval_step()
+        self._batches: int | None = None  # Once they have been counted.
 
     def run(self, at: Evaluated) -> Findings:
         sums: dict[str, np.ndarray] = {}
         batches, units = self.program.devices.batches(self.input), 0.0
-        with phase("evaluating"):
+        with phase("evaluating", self._batches, unit="batches") as passed:
             for batch in batches:
                 found, count = jax.device_get(self._step(at.params, batch, batches.spec, at.step))
                 for name, pair in {"loss": (found.sum, found.weight), **found.metrics}.items():
                     sums[name] = sums.get(name, np.zeros(2)) + np.asarray(pair, np.float64)
                 units += float(count)
+                passed.advance()
+        self._batches = int(passed.done)
         if not sums or not sums["loss"][1]:
             raise ConfigError(f"{self._path}.input: there is nothing to evaluate on: the weight of all of it is 0.")
         means = {name: float(total / weight) if weight else 0.0 for name, (total, weight) in sums.items()}

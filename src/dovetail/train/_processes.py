@@ -10,6 +10,8 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from dovetail.progress import note
+
 from ._goodput import SUPERVISED
 
 _REACHED = "DOVETAIL_REACHED"
@@ -42,7 +44,7 @@ def interruptible() -> Iterator[list[bool]]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         asked.append(True)
-        print("\nStopping after this step, to save it. Press Ctrl-C again to stop at once.")
+        note("\nStopping after this step, to save it. Press Ctrl-C again to stop at once.", always=True)
 
     if jax.process_count() == 1:
         handlers: dict[int, Any] = {signal.SIGINT: ask, signal.SIGTERM: ask}

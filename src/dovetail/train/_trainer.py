@@ -31,19 +31,23 @@ from ._goodput import Goodput
 from ._guarded import Guarded
 from ._hardware_check import Checker, HardwareCheck
 from ._initial import InitFrom, check_init_from, initial_state
+from ._json_lines import JsonLines
 from ._keep_best import check_keep_best, warn_if_missing
 from ._left_out import number_of_batches, summary
 from ._meter import Meter, Peak, peak_of
-from ._observers import JsonLines, Observer, TensorBoard, Terminal
+from ._observer import Observer
 from ._outside import Outside, told
 from ._processes import asked_to_stop, interruptible, steps_lost
 from ._profile import Profile
 from ._program import Program
 from ._record import changes_since, check_directory, checkpoints_in, make_directory, write_record
 from ._rollback import Bad, check_number, go_back, leave_out, seen
+from ._settings import facts_of
 from ._size import size_of
 from ._spikes import Spikes
 from ._step import TrainState
+from ._tensor_board import TensorBoard
+from ._terminal import Terminal
 from ._trained import has_only_weights, recover_state, to_save
 
 _PATIENCE = 30  # Seconds that processes wait for each other after an error, to save together what they have.
@@ -198,7 +202,7 @@ class Trainer(Component):
             for observer in self.observers:
                 observer.start(directory, run.first + 1, self.cfg.steps, about)
             try:
-                self._say_changes(run, changes)
+                self._say_what(run, changes)
                 self._loop(run, interrupted)
                 with self._goodput.spent("checkpoint"):
                     self._settle(run)
@@ -455,6 +459,8 @@ class Trainer(Component):
                     observer.metrics(run.step, found.metrics)
                 for name, text in found.texts.items():
                     self._say(run.step, name, text)
+                for observer in self.observers:
+                    observer.shows(run.step, found)
         run.evaluated |= {evaluator.name: run.step for evaluator in evaluators}
         run.meter.restart()
 
@@ -465,7 +471,10 @@ class Trainer(Component):
                 observer.metrics(step, shares)
             self._say(step, "goodput", text)
 
-    def _say_changes(self, run: _Run, changes: str) -> None:
+    def _say_what(self, run: _Run, changes: str) -> None:
+        """Says what the run is, and what has changed in it."""
+        for observer in self.observers:
+            observer.config(self.cfg, facts_of(self.cfg, self._sizes[largest(self._program.batches).text()]))
         for name, text in {"changes of the config": changes, "a change of the data": run.batches.said}.items():
             if text:
                 self._say(run.first, name, text)

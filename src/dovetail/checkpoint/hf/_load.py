@@ -4,7 +4,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from dovetail.config import ConfigError
+from dovetail.progress import counting
 
 from .._leaves import LeafInfo, sharding_of
 from ._rows import WeightMap, check_stored, weight_map
@@ -72,7 +73,11 @@ class PublishedWeights:
         Each device gets its part layer by layer: in the host's memory is one tensor of one layer, not a model. Small
         parts are put together there.
         """
-        return {path: self._array(path, leaf) for path, leaf in wanted.items()}
+        sizes = {path: math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for path, leaf in wanted.items()}
+        count, found = counting(sum(sizes.values()), "bytes"), dict[str, Array]()
+        for path, leaf in wanted.items():
+            found[path] = self._array(path, leaf, lambda share, size=sizes[path]: count.advance(size * share))
+        return found
 
     def close(self) -> None:
         """Closes the files."""
@@ -100,31 +105,41 @@ class PublishedWeights:
                         "  (tie_word_embeddings). Set that to false if the model has both. Nothing was loaded."
                     )
 
-    def _array(self, path: str, leaf: Any) -> Array:
+    def _array(self, path: str, leaf: Any, advance: Callable[[float], None]) -> Array:
         sharding, shape = sharding_of(leaf), tuple(leaf.shape)
         parts: dict[tuple[tuple[int, int], ...], Array] = {}
         made: list[Array] = []
-        for device, index in sharding.addressable_devices_indices_map(shape).items():
+        indices = sharding.addressable_devices_indices_map(shape)
+        number = len({tuple(map(str, index or ())) for index in indices.values()})
+        for device, index in indices.items():
             bounds = tuple(part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True))
             if bounds not in parts:
-                parts[bounds] = self._part(path, bounds, leaf.dtype, device)
+                parts[bounds] = self._part(path, bounds, leaf.dtype, device, lambda share: advance(share / number))
             made.append(jax.device_put(parts[bounds], device))
         return jax.make_array_from_single_device_arrays(shape, sharding, made)
 
-    def _part(self, path: str, bounds: tuple[tuple[int, int], ...], dtype: Any, device: Any) -> Array:
-        """Returns the part of a parameter that a device has."""
+    def _part(
+        self, path: str, bounds: tuple[tuple[int, int], ...], dtype: Any, device: Any, advance: Callable[[float], None]
+    ) -> Array:
+        """Returns the part of a parameter that a device has; `advance` is told of each share of it."""
         depth = next(len(index) for name, index in self._map.pieces if name == path)
         inner = tuple(slice(*each) for each in bounds[depth:])
         if math.prod(end - start for start, end in bounds) * jnp.dtype(dtype).itemsize <= _SMALL_BYTES:
-            return jax.device_put(self._small(path, bounds, depth, jnp.dtype(dtype)), device)
+            small = self._small(path, bounds, depth, jnp.dtype(dtype))
+            advance(1.0)
+            return jax.device_put(small, device)
         with jax.default_device(device):
             if not depth:
-                return _cast(self._layer(path, (), inner, device), jnp.dtype(dtype))
+                whole = _cast(self._layer(path, (), inner, device), jnp.dtype(dtype))
+                advance(1.0)
+                return whole
             made = jnp.zeros([end - start for start, end in bounds], dtype)
-            for index in itertools.product(*(range(*each) for each in bounds[:depth])):
+            layers = list(itertools.product(*(range(*each) for each in bounds[:depth])))
+            for index in layers:
                 at = [i - start for i, (start, _) in zip(index, bounds[:depth], strict=True)]
                 made = _filled(made, self._layer(path, index, inner, device), np.asarray(at, np.int32))
                 made.block_until_ready()  # Else the host is ahead, with more layers in its memory.
+                advance(1 / len(layers))
             return made
 
     def _small(self, path: str, bounds: tuple[tuple[int, int], ...], depth: int, dtype: np.dtype) -> np.ndarray:

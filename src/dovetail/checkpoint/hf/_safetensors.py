@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from dovetail.config import ConfigError, did_you_mean
+from dovetail.progress import Count, counting
 
 from .._files import sync, write_file
 from ._header import AGAIN, METADATA, MOST, StoredTensor, header_bytes, parse, read_header, refuse, shown
@@ -302,8 +303,9 @@ def write_tensors(directory: Path, tensors: Sequence[OutTensor], *, max_shard_by
     headers = [header_bytes([(t.name, t.shape, t.dtype) for t in shard]) for shard in shards]
     count = len(shards)
     files = [_ONE] if count == 1 else [f"model-{i:05}-of-{count:05}{_SUFFIX}" for i in range(1, count + 1)]
+    written = counting(sum(tensor.nbytes for tensor in tensors), "bytes")
     for file, header, shard in zip(files, headers, shards, strict=True):
-        _write_shard(directory / file, header, shard)
+        _write_shard(directory / file, header, shard, written)
     if count > 1:
         index = {
             "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors)},
@@ -326,11 +328,12 @@ def _shards(tensors: Sequence[OutTensor], most: int) -> Iterator[list[OutTensor]
         yield [tensor for _, tensor in group]
 
 
-def _write_shard(file: Path, header: bytes, tensors: Sequence[OutTensor]) -> None:
+def _write_shard(file: Path, header: bytes, tensors: Sequence[OutTensor], written: Count) -> None:
     with open(file, "xb") as out:
         out.write(header)
         for tensor in tensors:
             out.write(_bytes_of(tensor))
+            written.advance(tensor.nbytes)
         out.flush()
         os.fsync(out.fileno())
 
