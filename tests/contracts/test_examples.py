@@ -187,7 +187,6 @@ def equal(got, want):
 def test_dpo_starts_at_ln_2_and_its_reference_stays_and_is_in_no_checkpoint_and_it_resumes(base, tmp_path):
     directory, params = base
     cfg = shortened(dpo.with_dpo(small("dense"), directory), tmp_path / "run").set(save_every=2)
-    cfg = cfg.set_in("input.length", 16)
     state = cfg.build().run()
     assert learns(reported(cfg))[0] == pytest.approx(math.log(2), rel=1e-6)
     equal(state.params["reference"], params)
