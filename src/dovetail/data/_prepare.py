@@ -83,6 +83,11 @@ class Preparation(Component):
             raise ConfigError(f"{place_of(self, 'field')}: {problem}")
         self._tokenizer: Tokenizer = cfg.tokenizer.build(path=child_path(self, "tokenizer"))
         files = source_files(cfg.sources, place_of(self, "sources"))
+        if (cfg.prompt is not None or group_size(cfg.field) > 1) and (text := [f for f in files if f.kind == "text"]):
+            raise ConfigError(
+                f"{place_of(self, 'sources')}: {text[0].file} is a text, which has no fields, and some are named.\n"
+                "  Give JSON Lines (.jsonl) or Parquet (.parquet)."
+            )
         self._sources = Sources(files, Reading(cfg.field, cfg.separator, cfg.prompt), self)
         self._units = self._sources.units(cfg.shard_bytes)
         self._place = open_place(cfg.to, place_of(self, "to"))
