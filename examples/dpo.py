@@ -6,6 +6,8 @@ Reference: Rafailov et al., Direct Preference Optimization, 2023 (arXiv:2305.182
     dovetail train llama3-tiny directory=runs/base
     dovetail train examples/dpo.py:run
 
+Pairs of your own: `JsonLines.Config(files=[...], field=("chosen", "rejected"), prompt="prompt")` in place of `Pairs`.
+
 Shape letters: B pairs, T time.
 """
 
@@ -13,11 +15,10 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from dovetail.config import REQUIRED
-from dovetail.data import BatchSpec, Field, NumberedInput, ShippedCorpus
+from dovetail.data import Document, GroupPacker, ShippedCorpus, Source, TextDataset
 from dovetail.models import CausalLM
 from dovetail.module import Loss, Objective
 from dovetail.train import InitFrom
@@ -38,8 +39,8 @@ class DPO(Objective):
         self.reference = self.child("reference", cfg.reference, frozen=True) if cfg.reference else None
 
     def loss(self, batch: Mapping[str, Array]) -> Loss:
-        """Returns the loss of pairs: `tokens`, `targets` and `weights` are `[B, 2, T]`, the better answer first."""
-        answers = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ("tokens", "targets", "weights")}
+        """Returns the loss of pairs: the fields of a batch are `[B, 2, T]`, the better answer first."""
+        answers = {name: values.reshape(-1, values.shape[-1]) for name, values in batch.items()}
         if self.reference is None:
             start = self.without_gradient(self.policy.log_probs, answers, off=["lora"])
         else:
@@ -55,36 +56,38 @@ class DPO(Objective):
         return Loss(-jnp.sum(counts * jax.nn.log_sigmoid(margin)), total, metrics)
 
 
-class Pairs(NumberedInput):
-    """A line of Moby Dick, better than the same line backwards, as bytes."""
+class Pairs(Source):
+    """A line of Moby Dick, better than the same line backwards."""
 
-    class Config(NumberedInput.Config):
-        length: int = 32
-
-        def batch_specs(self) -> tuple[BatchSpec, ...]:
-            def field(dtype: str, padding: float | None = None) -> Field:
-                return Field((self.batch_size, 2, self.length), dtype, ("batch", None, "seq"), padding)
-
-            fields = {"tokens": field("int32"), "targets": field("int32"), "weights": field("float32", 0)}
-            return (BatchSpec(fields, unit="pair"),)
-
-    def __init__(self, cfg: Config, **kwargs):
+    def __init__(self, cfg: Source.Config, **kwargs):
         super().__init__(cfg, **kwargs)
         corpus = ShippedCorpus.Config().build()
-        lines = [line.encode() for i in range(len(corpus)) for line in str(corpus[i].content).splitlines()]
-        self._lines = [line[: cfg.length + 1] for line in lines if len(line) > cfg.length]
+        lines = [line for i in range(len(corpus)) for line in str(corpus[i].content).splitlines()]
+        self._lines = [line for line in lines if len(line) > 32]
 
-    def row(self, number: int) -> dict[str, np.ndarray]:
-        line = np.frombuffer(self._lines[number % len(self._lines)], np.uint8).astype(np.int32)
-        both = np.stack([line, line[::-1]])
-        return {"tokens": both[:, :-1], "targets": both[:, 1:], "weights": np.ones((2, self.cfg.length))}
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Document:
+        return Document(self._lines[index], others=(self._lines[index][::-1],))
+
+    def place(self, index: int) -> str:
+        return f"line {index}"
+
+    def size(self) -> int:
+        return sum(map(len, self._lines))
+
+    @property
+    def group(self) -> int:
+        return 2
 
 
 def with_dpo(cfg, base: str):
     """Returns a run that goes on from the weights of the run in `base`, by preferences."""
     model = DPO.Config(policy=cfg.model, reference=cfg.model)
     sources = tuple(InitFrom(path=base, to=f"model.{part}") for part in ("policy", "reference"))
-    return cfg.set(model=model, input=Pairs.Config(batch_size=8), init_from=sources, evaluators={})
+    pairs = cfg.input.set(dataset=TextDataset.Config(source=Pairs.Config(), packer=GroupPacker.Config()))
+    return cfg.set(model=model, input=pairs, init_from=sources, evaluators={})
 
 
 def run():

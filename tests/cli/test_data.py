@@ -114,6 +114,73 @@ def test_show_colours_documents_on_a_terminal(prepared):
     assert "\x1b[32m" in shown
 
 
+PARTS = [{"text": [{"text": "Call me ", "weight": 0}, {"text": "Ish"}, {"text": "mael", "weight": 0.5}]}]
+PAIRS = [{"q": "Who? ", "a": "Ishmael", "b": "Ahab"}, {"q": "Where? ", "a": "Sea", "b": "Inn"}]
+
+
+def prepared_from(records, *overrides) -> str:
+    Path("b.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    arguments = ["b.jsonl", "--tokenizer", "bytes", "--to", "other", "workers=0", *overrides]
+    assert main(["data", "prepare", *arguments]) == 0
+    return "other"
+
+
+def test_show_prints_weights_as_numbers_and_greys_what_does_not_count(home, capsys):
+    place = prepared_from(PARTS)
+    capsys.readouterr()
+    assert main(["data", "show", place, "seq_len=20", "--rows", "1"]) == 0
+    assert capsys.readouterr().out == (
+        "row 0: 2 pieces of documents, 8 targets, 0 padding\n    1 [0]Call me [1]Ish[0.5]mael |\n    2 [0]Call\n"
+    )
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-m", "dovetail.cli", "data", "show", place, "seq_len=20", "--rows", "1"]
+    subprocess.run(program, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "\x1b[90mCall me \x1b[0m\x1b[33mIsh\x1b[0m[0.5]\x1b[33mmael\x1b[0m" in shown
+    assert main(["data", "show", place, "seq_len=20", "--rows", "1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row.keys() == {"tokens", "targets", "weights", "segments", "positions", "pieces"}
+    assert row["weights"][:15] == [0.0] * 7 + [1.0] * 3 + [0.5] * 5
+
+
+def test_show_prints_groups_as_such(home, capsys):
+    place = prepared_from(PAIRS, "field=('a', 'b')", "prompt=q")
+    assert "45 tokens, 2 groups of 2, 1 shards: other\n" in capsys.readouterr().out
+    assert main(["data", "show", place, "seq_len=14", "shuffle=False", "--rows", "1"]) == 0
+    assert capsys.readouterr().out == (
+        "row 0: a group of 2 sequences, 13 targets, 5 padding\n"
+        "  sequence 1: 1 pieces of documents, 8 targets, 1 padding\n"
+        "    1 [0]Who? [1]Ishmael |\n"
+        "  sequence 2: 1 pieces of documents, 5 targets, 4 padding\n"
+        "    1 [0]Who? [1]Ahab |\n"
+    )
+    assert main(["data", "show", place, "seq_len=14", "shuffle=False", "--rows", "1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["pieces"] == [["Who? Ishmael"], ["Who? Ahab"]]
+    assert main(["data", "stats", place]) == 0
+    out = capsys.readouterr().out
+    assert "2 groups of 2 in 1 shards" in out
+    assert "some tokens have weights; 0 have none that counts" in out
+    assert main(["train", "tiny-lm", "--data", place]) == 2
+    assert "the data has groups of 2 sequences, and ConcatPacker packs documents of one." in capsys.readouterr().err
+
+
+def test_what_teaches_nothing_is_said_when_it_is_left_out(home, capsys):
+    place = prepared_from([*PARTS, {"text": [{"text": "x", "weight": 0}]}])
+    assert "1 more were left out: all their weights are 0, so that they teach nothing." in capsys.readouterr().out
+    assert main(["data", "stats", place]) == 0
+    assert "1 have none that counts, and were left out" in capsys.readouterr().out
+
+
+def test_stats_says_which_documents_are_there_in_parts(home, capsys):
+    place = prepared_from([{"text": "x" * 50}], "max_document_tokens=20")
+    capsys.readouterr()
+    assert main(["data", "stats", place]) == 0
+    assert "1 are longer than 20 tokens, and are there in parts" in capsys.readouterr().out
+
+
 def test_check_names_what_is_damaged_and_exits_with_1(prepared, capsys):
     assert main(["data", "check", prepared]) == 0
     assert capsys.readouterr().out == "2 blocks in 1 shards are as written.\n"

@@ -4,8 +4,10 @@
 Each is tried on one kind of model and on one mesh, most of them in long tests; slow tests try all on all of them.
 """
 
+import json
 import math
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import jax
@@ -15,15 +17,18 @@ import pytest
 
 from count_examples import count_lines
 from dovetail.checkpoint import Checkpointer
-from dovetail.config import modify, replace_all
+from dovetail.config import ConfigError, modify, replace_all
+from dovetail.data import JsonLines
 from dovetail.module import call
 from dovetail.nn import Linear, LoRALinear, TopKRouter
 from dovetail.ops import EMPTY
+from dovetail.optim import ConstantSchedule
 from dovetail.parallel import parse_mesh
-from examples import dpo
+from examples import carried_state, dpo
 from sharding_cases import TOLERANCE
 from support.decoding import started
 from support.examples import (
+    ALONE,
     FEATURES,
     KINDS,
     allowed_error,
@@ -49,6 +54,7 @@ SAMPLE = {
     "ngpt": ("dense", FLAT),
     "mixture_of_depths": ("hybrid", FLAT),
     "annealed_loss": ("moe", EXPERTS),
+    "carried_state": ("dense", WIDE),
     "dpo": ("dense", FLAT),
     "token_reward": ("dense", WIDE),
     "logit_lens": ("dense", WIDE),
@@ -109,6 +115,9 @@ def test_it_trains_on_every_kind_of_model(feature, kind, tmp_path):
 
 def meshes(feature, kind):
     """Yields the meshes that apply."""
+    if feature == "carried_state":  # No pipeline, which splits batches.
+        yield from (FLAT, WIDE) if kind != "moe" else (FLAT, EXPERTS)
+        return
     yield from (FLAT, STAGES) if kind != "moe" else (FLAT, EXPERTS, STAGES)
     if feature != "dpo":  # Which has two loops over layers, and is refused.
         yield EARLY
@@ -122,7 +131,8 @@ def test_unrolled_and_on_any_mesh_loss_and_gradients_are_those_of_one_device(fea
         # A pipeline splits answers, not pairs: the balance of experts in a microbatch is that of other ones.
         cfg = modify(TopKRouter.Config, lambda old: old.set(balance_loss=0.0))(cfg)
     params = jax.device_get(random_params(cfg.model.build(path="model")))
-    runs = {parts: gradients_on(cfg, parts=parts) for parts in (1, 2)}
+    splits = (1,) if feature == "carried_state" else (1, 2)  # Whose rows are never apart.
+    runs = {parts: gradients_on(cfg, parts=parts) for parts in splits}
     alone = {parts: run(params) for parts, run in runs.items()}
     error, where = gradients_on(unrolled(cfg))(params).error(alone[1])
     assert error <= TOLERANCE or error <= allowed_error(runs[1], params), where
@@ -177,7 +187,6 @@ def equal(got, want):
 def test_dpo_starts_at_ln_2_and_its_reference_stays_and_is_in_no_checkpoint_and_it_resumes(base, tmp_path):
     directory, params = base
     cfg = shortened(dpo.with_dpo(small("dense"), directory), tmp_path / "run").set(save_every=2)
-    cfg = cfg.set_in("input.length", 16)
     state = cfg.build().run()
     assert learns(reported(cfg))[0] == pytest.approx(math.log(2), rel=1e-6)
     equal(state.params["reference"], params)
@@ -188,6 +197,57 @@ def test_dpo_starts_at_ln_2_and_its_reference_stays_and_is_in_no_checkpoint_and_
         assert not any("reference" in name for name in names)
     shutil.rmtree(tmp_path / "run/checkpoints/step_4")
     equal(cfg.build().run(), state)
+
+
+def carried(directory, mesh=ALONE, rate=1e-30):
+    """A small run that carries its state, on documents that begin and end anywhere in the rows of four steps."""
+    lines = [json.dumps({"text": "call me ishmael, some years ago "[i % 7 :] * (1 + i % 3)}) for i in range(60)]
+    (directory / "a.jsonl").write_text("\n".join(lines))
+    cfg = small("dense").set_in("input.dataset.source", JsonLines.Config(files=[f"{directory}/a.jsonl"]))
+    cfg = shortened(carried_state.with_carried_state(cfg).set(mesh=mesh, save_every=2), directory / "run")
+    return cfg.set_in("learner.schedule", ConstantSchedule.Config(peak=rate))
+
+
+def losses_of(cfg) -> list[float]:
+    return [report["loss"] for report in reported(cfg) if "loss" in report]
+
+
+def unbroken(cfg, steps=4) -> list[float]:
+    """The loss of each step, by one call of the model over all of the rows, joined: without rows, and without state."""
+    batches = list(islice(cfg.input.build(), steps))
+    joined = {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
+    joined["segments"] = np.cumsum(joined["positions"] == 0, axis=1)
+    length = batches[0]["tokens"].shape[1]
+    assert (joined["positions"][:, [length * n for n in range(1, steps)]] > 0).any()
+    model = cfg.model.model.build(path="model")
+    found = jax.jit(lambda params: call(model, params, joined, method="log_probs")[0])(initial(cfg)["model"])
+    parts = zip(*(np.split(np.asarray(each), steps, axis=1) for each in (found, joined["weights"])), strict=True)
+    return [float(-(each * weights).sum() / weights.sum()) for each, weights in parts]
+
+
+def test_with_its_state_carried_from_step_to_step_the_loss_is_that_of_unbroken_documents(tmp_path):
+    cfg = carried(tmp_path)
+    cfg.build().run()
+    wanted = unbroken(cfg)
+    np.testing.assert_allclose(losses_of(cfg), wanted, rtol=1e-5)
+    assert max(np.abs(np.diff(wanted))) > 1e-3, "the steps are not alike"
+
+
+@pytest.mark.long
+def test_on_a_mesh_a_carried_state_is_the_same_and_a_run_goes_on_with_it(tmp_path):
+    cfg = carried(tmp_path, parse_mesh("data=4,fsdp=2"))
+    cfg.build().run()
+    np.testing.assert_allclose(losses_of(cfg), unbroken(cfg), rtol=1e-5)
+    learning = carried(tmp_path, parse_mesh("data=4,fsdp=2"), rate=1e-2).set(directory=str(tmp_path / "learning"))
+    state = learning.build().run()
+    assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(state.run_state))
+    shutil.rmtree(tmp_path / "learning/checkpoints/step_4")
+    equal(learning.build().run(), state)
+
+
+def test_rows_with_a_state_of_their_own_are_never_split(tmp_path):
+    with pytest.raises(ConfigError, match="num_microbatches"):
+        carried(tmp_path).set(num_microbatches=2).build()
 
 
 def test_dpo_of_adapters_alone_is_measured_against_the_model_without_them(tmp_path):

@@ -121,6 +121,7 @@ def test_a_weighted_document_whose_parts_all_weigh_one_is_like_any_other(write):
         ([{"text": [{"text": "a"}]}], "part 0 of field 'text' has parts of its own."),
         ([{"text": None}], "its text is null. Expected text, or a list of token ids."),
         (["a", {"text": "b"}], "Expected text, or a list of token ids."),
+        ([[1], [1, 2]], "Expected text, or a list of token ids."),
     ],
 )
 def test_parts_that_are_none_are_errors_that_name_the_place(write, field, message):
@@ -144,6 +145,13 @@ def test_names_of_fields_that_make_no_sense_are_config_errors(write, tmp_path):
             Preparation.Config(
                 sources=[file], field=field, prompt=prompt, tokenizer=ByteTokenizer.Config(), to=str(tmp_path / "x")
             ).build(path="prepare")
+    text = write("a.txt", "some text")
+    for fields in ({"prompt": "q"}, {"field": ("a", "b")}):
+        cfg = Preparation.Config(sources=[text], tokenizer=ByteTokenizer.Config(), to=str(tmp_path / "x"))
+        with pytest.raises(ConfigError, match=r"prepare\.sources: .*a\.txt is a text, which has no fields"):
+            cfg.set(**fields).build(path="prepare")
+        with pytest.raises(ConfigError, match=r"source\.records: is 'text', which has no fields\. Use 'json'\."):
+            ArrayRecord.Config(files=[file]).set(**fields).build(path="source")
     with pytest.raises(DataError, match=r"the record has no field 'question'"):
         JsonLines.Config(files=[file], field="a", prompt="question").build()
     with pytest.raises(DataError, match=r"field 'doc' has parts\. A prompt is a text"):

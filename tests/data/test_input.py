@@ -11,6 +11,7 @@ from dovetail.config import ConfigError, from_json, override, to_json
 from dovetail.data import (
     FIELDS,
     ByteTokenizer,
+    ConsecutivePacker,
     HuggingFaceTokenizer,
     Input,
     JsonLines,
@@ -223,3 +224,41 @@ def test_two_iterators_do_not_disturb_each_other():
     for (first, second), want in zip(together, alone, strict=True):
         np.testing.assert_array_equal(first, want)
         np.testing.assert_array_equal(second, want)
+
+
+def consecutive(write, texts, *, batch_size=2, seq_len=5, **fields) -> TextInput.Config:
+    source = JsonLines.Config(files=[write("long.jsonl", [{"text": text} for text in texts])])
+    data = TextDataset.Config(source=source, packer=ConsecutivePacker.Config(), shuffle=False)
+    return TextInput.Config(
+        batch_size=batch_size, seq_len=seq_len, dataset=data, streams=batch_size, prefetch=0, **fields
+    )
+
+
+def test_consecutive_rows_go_on_in_the_row_of_the_same_number_and_positions_with_them(write):
+    texts = ["abcdefghijk", "ABCDEFGHIJKLMNOP", "lmn", "QR"]
+    batches = list(islice(consecutive(write, texts).build(), 4))
+    for row, documents in enumerate((["abcdefghijk", "lmn"], ["ABCDEFGHIJKLMNOP", "QR"])):
+        tokens = [token for text in documents for token in [*text.encode(), 257]]
+        positions = [at for text in documents for at in range(len(text) + 1)]
+        found = {name: np.concatenate([batch[name][row] for batch in batches]).tolist() for name in batches[0]}
+        assert found["tokens"][: len(tokens)] == tokens
+        assert found["positions"][: len(positions)] == positions
+        starts = [token for token, at in zip(found["tokens"], found["positions"], strict=True) if at == 0]
+        assert starts[:2] == [ord(text[0]) for text in documents]
+
+
+def test_consecutive_rows_need_a_stream_each(write):
+    cfg = consecutive(write, ["abc", "def"], batch_size=4)
+    for streams in (1, 2):
+        with pytest.raises(ConfigError) as e:
+            cfg.set(streams=streams).build(path="input")
+        assert str(e.value) == (
+            f"input.streams: is {streams}, and each row of a batch goes on in the next one, so that it must be a "
+            "stream of its own.\n  Use streams=4, the batch_size, or another packer."
+        )
+    iterator = iter(cfg.set(streams=None).build())
+    next(iterator)
+    assert len(iterator.get_state()["streams"]) == 4
+    mixture = Mixture.Config(parts={"a": cfg.dataset}, weights={"a": 1.0})
+    with pytest.raises(ConfigError, match=r"input\.dataset\.parts\.a: each row goes on where the one before ended"):
+        cfg.set(dataset=mixture).build(path="input")

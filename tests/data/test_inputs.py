@@ -10,12 +10,28 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import DataError, PreparedDataset, ShippedCorpus, TextDataset, TextInput, merge_states, spec_of
+from dovetail.data import (
+    BestFitPacker,
+    ConsecutivePacker,
+    DataError,
+    GroupPacker,
+    JsonLines,
+    PreparedDataset,
+    ShippedCorpus,
+    TextDataset,
+    TextInput,
+    merge_states,
+    spec_of,
+)
 from support.objectives import Captions, Pairs
-from support.prepared import prepared_corpus
+from support.prepared import grouped_lines, prepared_corpus
 
 DATA = TextDataset.Config(source=ShippedCorpus.Config(split="held-out"))
 PREPARED = PreparedDataset.Config(path=prepared_corpus())
+GROUPS = TextDataset.Config(
+    source=JsonLines.Config(files=[grouped_lines()], field=("better", "worse"), prompt="question"),
+    packer=GroupPacker.Config(),
+)
 INPUTS = {
     "text": TextInput.Config(batch_size=4, seq_len=16, dataset=DATA),
     "text in streams": TextInput.Config(batch_size=4, seq_len=16, dataset=DATA, streams=2),
@@ -25,6 +41,17 @@ INPUTS = {
     "prepared, once": TextInput.Config(
         batch_size=4, seq_len=700, dataset=PREPARED.set(epochs=1, part="held-out", held_out=0.2)
     ),
+    "consecutive": TextInput.Config(
+        batch_size=4, seq_len=16, dataset=DATA.set(packer=ConsecutivePacker.Config()), streams=4
+    ),
+    "prepared, consecutive": TextInput.Config(
+        batch_size=4, seq_len=16, dataset=PREPARED.set(packer=ConsecutivePacker.Config(), blocks=2), streams=None
+    ),
+    "truncated": TextInput.Config(
+        batch_size=4, seq_len=64, dataset=PREPARED.set(packer=BestFitPacker.Config(window=4, too_long="truncate"))
+    ),
+    "groups": TextInput.Config(batch_size=4, seq_len=64, dataset=GROUPS, streams=2),
+    "groups, once": TextInput.Config(batch_size=4, seq_len=64, dataset=GROUPS.set(epochs=1)),
     "pairs": Pairs.Config(batch_size=4),
     "pairs, some": Pairs.Config(batch_size=4, num_pairs=9),
     "captions, some": Captions.Config(batch_size=4, num_images=6),

@@ -370,3 +370,14 @@ def test_a_field_of_a_batch_reaches_the_layers_that_ask_for_it():
     assert_close(loss({**BATCH, "memory": memory}), -np.sum(scores * np.asarray(WEIGHTS)), 1e-5)
     with pytest.raises(ModuleError, match="the context has no 'memory'"):
         call(model, params, IDS)
+
+
+def test_a_batch_of_groups_is_an_error_that_says_who_takes_them():
+    batch = {name: jnp.zeros((2, 3, 4), jnp.int32) for name in ("tokens", "targets", "weights")}
+    model = lm().build(path="model")
+    with pytest.raises(ConfigError) as e:
+        call(model, init(model, jax.random.key(0)), batch, method="loss")
+    assert str(e.value) == (
+        "model (CausalLM): the tokens of a batch are [2, 3, 4], expected [B, T].\n"
+        "  Rows that are groups are for an objective that compares their sequences, as examples/dpo.py does."
+    )

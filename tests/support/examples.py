@@ -19,6 +19,7 @@ from dovetail.train import JsonLines, Program, Trainer, gradients_of
 from dovetail.zoo import recipe
 from examples import (
     annealed_loss,
+    carried_state,
     dpo,
     hyper_connections,
     logit_lens,
@@ -40,6 +41,7 @@ FEATURES: dict[str, Callable[[Trainer.Config], Trainer.Config]] = {
     "ngpt": ngpt.with_ngpt,
     "mixture_of_depths": mixture_of_depths.with_mixture_of_depths,
     "annealed_loss": annealed_loss.with_annealed_losses,
+    "carried_state": carried_state.with_carried_state,
     "dpo": lambda cfg: dpo.with_dpo(cfg, "nowhere").set(init_from=None),
     "token_reward": token_reward.with_rewards,
     "logit_lens": logit_lens.with_logit_lens,
@@ -70,7 +72,7 @@ def unrolled(cfg: Trainer.Config) -> Trainer.Config:
 
 def language_model(feature: str, tree: Any) -> Any:
     """Returns what decodes, of the config of a model with a feature, or of its parameters: it, or a child of it."""
-    name = {"dpo": "policy", "token_reward": "model"}.get(feature)
+    name = {"dpo": "policy", "token_reward": "model", "carried_state": "model"}.get(feature)
     if name is None:
         return tree
     return tree[name] if isinstance(tree, dict) else getattr(tree, name)

@@ -46,9 +46,8 @@ def _prepare(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**found, "to": args.to, "shards": manifest.shards}, indent=1))
         return 0
-    print(
-        f"{found['tokens']:,} tokens, {found['documents']:,} documents, {manifest.shards['count']:,} shards: {args.to}"
-    )
+    kind = f"groups of {manifest.group}" if manifest.group > 1 else "documents"
+    print(f"{found['tokens']:,} tokens, {found['documents']:,} {kind}, {manifest.shards['count']:,} shards: {args.to}")
     if found["masked"]:
         print(f"{found['masked']:,} more were left out: all their weights are 0, so that they teach nothing.")
     print(f"Train on it: dovetail train RECIPE --data {args.to}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.config import Component, ConfigError
 
-from ._document import Document, FieldNames, document_of_record, group_size, problem_of
+from ._document import Document, FieldNames, document_of_record, group_size, names_of, problem_of
 from ._errors import DataError, optional_import, place_of
 from ._files import Cache, decode
 from ._source import FileSource
@@ -32,6 +32,8 @@ class ArrayRecord(FileSource):
         super().__init__(cfg, **kwargs)
         if problem := problem_of(cfg.field, cfg.prompt):
             raise ConfigError(f"{place_of(self, 'field')}: {problem}")
+        if cfg.records != "json" and len(names_of(cfg.field, cfg.prompt)) > 1:
+            raise ConfigError(f"{place_of(self, 'records')}: is {cfg.records!r}, which has no fields. Use 'json'.")
         self._open = Cache(self._open_file, limit=64)
         self._set_counts(map(self._count, range(len(self.files))))
         self._check_first()

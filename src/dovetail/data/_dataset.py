@@ -232,7 +232,10 @@ class TextDataset(Dataset):
     def figures(self, states: Sequence[State | None]) -> dict[str, float]:
         documents = sum(state["document"] for state in states if state)
         epoch, at, count = Epochs(len(self._source), next(iter(states), None))(documents)
-        found = {"documents": float(documents), "epochs": epoch + at / count, **count_figures(states)}
+        ended = sum(
+            state.get("ended", 0) for state in states if state
+        )  # Also of what is packed together, and not done.
+        found = {"documents": float(max(documents, ended)), "epochs": epoch + at / count, **count_figures(states)}
         skipped = sum(skipped_in(state)[0] for state in states)
         return {**found, "skipped": float(skipped)} if skipped or self.cfg.on_bad_document == "skip" else found
 

@@ -97,21 +97,20 @@ def checked_content(value: Any, what: str, place: str) -> Content:
     """Returns `value` if it can be the content of a document: text, a list of token ids, or of parts with weights."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(isinstance(part, Mapping) for part in value):
+    if isinstance(value, list) and value and isinstance(value[0], dict) and all(isinstance(p, dict) for p in value):
         return [_checked_span(part, f"{place}: part {n} of {what}") for n, part in enumerate(value)]
-    if isinstance(value, list | np.ndarray) and not _is_ragged(value):
-        ids = np.asarray(value if len(value) else np.zeros(0, np.int64))
+    if isinstance(value, list | np.ndarray):
+        try:
+            ids = np.asarray(value if len(value) else np.zeros(0, np.int64))
+        except ValueError:  # Lists of different lengths.
+            ids = np.zeros(0)
         if ids.ndim == 1 and ids.dtype.kind in "iu":
             return ids
     found = "null" if value is None else f"{value!r:.60} ({type(value).__name__})"
     raise DataError(f"{place}: {what} is {found}. Expected text, or a list of token ids.")
 
 
-def _is_ragged(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(each, list | Mapping) for each in value)
-
-
-def _checked_span(part: Mapping[str, Any], what: str) -> Span:
+def _checked_span(part: dict[str, Any], what: str) -> Span:
     if unknown := [name for name in part if name not in ("text", "weight")]:
         hint = did_you_mean(unknown[0], ("text", "weight")) or " It may have: text, weight."
         raise DataError(f"{what} has a field {unknown[0]!r}.{hint}")

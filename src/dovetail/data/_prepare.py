@@ -74,8 +74,10 @@ class Preparation(Component):
         reading = Reading(cfg.field, cfg.separator, cfg.records, cfg.prompt)
         self._sources = Sources(cfg.sources, place_of(self, "sources"), reading, self)
         if len(reading.names) > 1 and (file := self._sources.without_fields()) is not None:
-            names = ", ".join(map(repr, reading.names))
-            raise ConfigError(f"{place_of(self, 'field')}: {names} are fields, and {file} has no records with fields.")
+            raise ConfigError(
+                f"{place_of(self, 'sources')}: {file} is a text, which has no fields, and some are named.\n"
+                "  Give JSON Lines (.jsonl) or Parquet (.parquet)."
+            )
         self._units = self._sources.units(cfg.shard_bytes)
         self._place = open_place(cfg.to, place_of(self, "to"))
         size = sum(file.size for file in self._sources.files)

@@ -178,25 +178,29 @@ class PreparedDataset(Dataset):
         """Returns where a document of a window comes from, as messages name it. Slow."""
         return self._data.where(*self.origin(window, document))
 
-    def sequences(self, window: Window, documents: np.ndarray) -> list[Tokens]:
-        """Returns the sequences of documents of a window, one document after the other, as they are given."""
+    def documents(self, window: Window, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Returns documents of a window, in that order, as they are given: tokens, ends of sequences, and weights."""
         group = self._data.manifest.group
-        numbers = documents if group == 1 else (documents[:, None].astype(np.int64) * group + np.arange(group)).ravel()
-        starts, stops = np.append(0, window.ends[:-1])[numbers].tolist(), window.ends[numbers].tolist()
-        ids = [window.tokens[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        if window.weights is None:
-            found = list(map(Tokens, ids))
-        else:
-            weights = [window.weights[start:stop] for start, stop in zip(starts, stops, strict=True)]
-            found = list(map(Tokens, ids, weights))
+        each = numbers if group == 1 else (numbers[:, None].astype(np.int64) * group + np.arange(group)).ravel()
+        starts, stops = np.append(0, window.ends[:-1])[each], window.ends[each]
+        cuts = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        ids = [window.tokens[start:stop] for start, stop in cuts]
+        weights = None if window.weights is None else [window.weights[start:stop] for start, stop in cuts]
         if self._transforms:
-            each = (found[i : i + group] for i in range(0, len(found), group))
-            found = [
-                sequence
-                for sequences, document in zip(each, documents.tolist(), strict=True)
-                for sequence in self._transforms(sequences, window.epoch, *self.origin(window, document))
-            ]
-        return found
+            return self._transformed(window, numbers, list(map(Tokens, ids, weights or [None] * len(ids))))
+        return np.concatenate(ids), np.cumsum(stops - starts), None if weights is None else np.concatenate(weights)
+
+    def _transformed(self, window: Window, numbers: np.ndarray, given: Sequence[Tokens]) -> Any:
+        group = self._data.manifest.group
+        found = [
+            sequence
+            for i, number in enumerate(numbers.tolist())
+            for sequence in self._transforms(
+                given[i * group : (i + 1) * group], window.epoch, *self.origin(window, number)
+            )
+        ]
+        ids = [sequence.ids for sequence in found]
+        return np.concatenate(ids), np.cumsum(list(map(len, ids))), joined_weights(found)
 
 
 class _Windows(Reader):
@@ -216,8 +220,7 @@ class _Windows(Reader):
         if window is None:
             return None
         order, count = window.order[skip:], len(window.order)
-        found = self._dataset.sequences(window, order)
-        ids = [each.ids for each in found]
+        tokens, ends, weights = self._dataset.documents(window, order)
 
         def nth(document: int) -> DocumentPlace:
             return [number, skip + document] if skip + document < count else [number + 1, 0]
@@ -225,8 +228,7 @@ class _Windows(Reader):
         def where(document: int) -> str:
             return self._dataset.where(window, int(order[document]))
 
-        ends = np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)))
-        return Run(np.concatenate(ids), ends, nth, joined_weights(found), len(found) // len(order), where)
+        return Run(tokens, ends, nth, weights, len(ends) // len(order), where)
 
     def _window(self, number: int) -> Window | None:
         ahead, self._ahead = self._ahead, None

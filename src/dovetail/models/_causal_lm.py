@@ -186,6 +186,11 @@ class CausalLM(Objective):
         """
         ids, targets, weights = batch["tokens"], batch["targets"], batch["weights"]
         segments = batch.get("segments")
+        if ids.ndim != 2:
+            raise ConfigError(
+                f"{self!r}: the tokens of a batch are {list(ids.shape)}, expected [B, T].\n"
+                "  Rows that are groups are for an objective that compares their sequences, as examples/dpo.py does."
+            )
         context = self._context(ids, batch.get("positions"), segments, None, self._given(batch))
         hidden = self._hidden(ids, context)
         context = context.later(self.published)
