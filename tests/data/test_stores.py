@@ -134,8 +134,8 @@ def test_googles_token_is_asked_for_with_the_key_of_a_service_account(environmen
     account |= {"private_key": key.decode(), "project_id": "p", "private_key_id": "1"}
     (tmp_path / "key.json").write_text(json.dumps(account))
     environment({"STORAGE_EMULATOR_HOST": url, "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")})
-    for _ in range(2):
-        (file,) = find_files(["gs://bucket/a"], "sources")
+    (file,) = find_files(["gs://bucket/a"], "sources")
+    assert find_files(["gs://bucket/a"], "sources") == [file]
     assert (file.head, file.version, file.md5) == (b"hi", "x-goog-generation 17", digest.hexdigest())
     assert asked == [["urn:ietf:params:oauth:grant-type:jwt-bearer"]]
     server.shutdown()

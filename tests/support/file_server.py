@@ -23,6 +23,7 @@ class FileServer:
         self.ranges = self.tags = self.lengths = True
         self.tag: Callable[[str], str] = lambda name: hashlib.md5(self.files[name]).hexdigest()
         self.fault: Callable[[int, str], Fault | None] = lambda number, path: None
+        self.moved: dict[str, str] = {}  # Names, and where they are now.
         self.requests: list[tuple[str, str]] = []  # Path, and what range was asked for.
         self.sent = 0  # Bytes of bodies.
         self._over = threading.Event()
@@ -66,6 +67,12 @@ class FileServer:
             self._over.wait()
         if fault in ("stall", "reset"):
             return _reset(handler)
+        if name in self.moved:
+            handler.send_response(302)
+            handler.send_header("Location", f"/{self.moved[name]}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
         if fault == "busy" or name not in self.files:
             handler.send_response(503 if fault == "busy" else 404)
             handler.send_header("Content-Length", "0")

@@ -68,9 +68,9 @@ def read_small(url: str, where: str) -> bytes | None:
     return Stream(found).read()
 
 
-def listed(prefix: str, where: str) -> list[str]:
-    """Returns the URLs of all files that begin so, in order."""
-    store, keys, token = store_of(prefix, where), list[str](), ""
+def listed(prefix: str, where: str, *, all_of_them: bool = True) -> list[str]:
+    """Returns the URLs of the files that begin so, in order; of very many, some, if not all of them are wanted."""
+    store, keys, token = store_of(prefix, where, lists=True), list[str](), ""
     bucket = "/".join(prefix.split("/")[:3])
     if not prefix.startswith(("s3:", "gs:")):
         raise ConfigError(
@@ -92,7 +92,7 @@ def listed(prefix: str, where: str) -> list[str]:
         texts = [(each.tag.rpartition("}")[2], each.text or "") for each in tree.iter()]
         keys += [text for tag, text in texts if tag == "Key"]
         token = next((text for tag, text in texts if tag == "NextContinuationToken"), "")
-        if not token:
+        if not token or not all_of_them:
             return sorted(f"{bucket}/{key}" for key in keys if not key.endswith("/"))
 
 

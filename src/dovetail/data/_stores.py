@@ -49,8 +49,8 @@ class Store(abc.ABC):
         return ""
 
 
-def store_of(url: str, where: str) -> Store:
-    """Returns the store of a URL; `where` names it, for errors."""
+def store_of(url: str, where: str, *, lists: bool = False) -> Store:
+    """Returns the store of a URL, of a file or of the beginning of a list; `where` names it, for errors."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise ConfigError(
@@ -63,7 +63,7 @@ def store_of(url: str, where: str) -> Store:
             "what is made of it.\n  Give the URL without, or a signed one."
         )
     bucket, _, key = rest.partition("/")
-    if not bucket or (scheme in ("s3", "gs") and not key.strip("/")):
+    if not bucket or (scheme in ("s3", "gs") and not lists and not key.strip("/")):
         raise ConfigError(f"{where}: {url!r} names no file. Give {scheme}://BUCKET/NAME, or a glob: BUCKET/*.jsonl.")
     if scheme == "s3":
         return _s3(tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_"))))

@@ -19,7 +19,7 @@ import numpy as np
 from dovetail.config import Component, ConfigError, did_you_mean
 
 from ._array_record import ArrayRecord, Records, content_of_bytes, open_records
-from ._arrow import Arrow, batches_of, mapped_batches
+from ._arrow import Arrow, batches_of
 from ._compressed import local_copy, unpacked
 from ._errors import DataError, optional_import
 from ._file import File
@@ -241,19 +241,20 @@ class _Arrow(Format):
     def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
         arrow = importlib.import_module("pyarrow")
         at, column = 0, reading.field
-        if file.is_remote or file.compression:
-            found = batches_of(arrow.PythonFile(unpacked(file), "r"), file.name)
-        else:
-            batches = mapped_batches(arrow.memory_map(file.path), file.name)
-            first, last = _share(stretch, file, len(batches))
-            at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
-        for batch in found:
-            _check_column(file, column, batch.schema.names)
-            for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
-                for value in _values(some.column(column), file, at):
-                    place = f"{file.name}: row {at}"
-                    yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
-                    at += 1
+        with unpacked(file) if file.is_remote or file.compression else arrow.memory_map(file.path) as source:
+            if file.is_remote or file.compression:
+                found = batches_of(source, file.name)
+            else:
+                batches = list(batches_of(source, file.name))
+                first, last = _share(stretch, file, len(batches))
+                at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
+            for batch in found:
+                _check_column(file, column, batch.schema.names)
+                for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
+                    for value in _values(some.column(column), file, at):
+                        place = f"{file.name}: row {at}"
+                        yield from _in_pieces(stretch.source, at, checked_content(value, f"column {column!r}", place))
+                        at += 1
 
 
 class _ArrayRecord(Format):
