@@ -65,6 +65,12 @@ def test_errors_that_pass_are_tried_again(server, fault):
     assert len(server.requests) == 3 + 8
 
 
+def test_a_body_longer_than_was_said_does_not_reach_what_is_asked_next(server):
+    file = file_at(server.put("a.txt", DATA))
+    server.first(3, "extra")
+    assert read_in_parts(file) == DATA
+
+
 @pytest.mark.parametrize("fault", ["busy", "cut", "reset"])
 def test_errors_that_pass_are_tried_again_where_all_is_read_through(server, fault):
     file = file_at(server.put("a.txt", DATA))

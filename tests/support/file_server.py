@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-# busy: 503; cut: the connection ends in the middle of the body; short, long: a body of another length than was said, or
-# asked for; stall: no byte comes; reset: no answer; wrong: other bytes than there are; whole: all of it for a part.
-Fault = Literal["busy", "cut", "short", "long", "stall", "reset", "wrong", "whole", "range"]
+# busy: 503; cut: the connection ends in the middle of the body; short, long: a body of another length than was asked
+# for; extra: a byte after the body, with which the next answer begins; stall: no byte comes; reset: no answer; wrong:
+# other bytes than there are; whole: all of it for a part; range: another part.
+Fault = Literal["busy", "cut", "short", "long", "extra", "stall", "reset", "wrong", "whole", "range"]
 
 
 class FileServer:
@@ -108,6 +109,8 @@ class FileServer:
             handler.send_header("Connection", "close")
         handler.end_headers()
         handler.wfile.write(body[: length // 2] if fault == "cut" else body)
+        if fault == "extra":
+            handler.wfile.write(b"x")
         self.sent += len(body)
         if fault == "cut" or not self.lengths:
             handler.close_connection = True
