@@ -183,6 +183,7 @@ def test_globs_list_what_is_in_a_bucket(stores, tmp_path, server):
         return [file.path.removeprefix(place.at("")) for file in made]
 
     assert found("web/*.jsonl") == ["web/a.jsonl", "web/b.jsonl", "web/f [1].jsonl"]
+    assert found("web/f [1].jsonl") == ["web/f [1].jsonl"]
     assert found("**/*.jsonl") == sorted(name for name in names if name.endswith(".jsonl"))
     assert found("web/[!ab].*", "web/?.jsonl") == ["web/d.txt", "web/a.jsonl", "web/b.jsonl"]
     assert {f"{place.at(name)}" for name in names if name.endswith("l")} <= {

@@ -111,9 +111,9 @@ def _remote_matches(pattern: str, where: str, known: dict[str, File]) -> list[st
     if first is not None and (not is_web or "*" in name):
         matches = re.compile(_glob_pattern(pattern)).fullmatch
         found = [url for url in listed(pattern[: first.start()], where) if matches(url)]
-        if not found:
+        if not found and look(pattern, where) is None:  # There may be a name that looks like a glob.
             raise ConfigError(f"{where}: no file matches {pattern!r}.")
-        return found
+        return found or [pattern]
     looks_like_a_directory = name.endswith("/") or (is_web and "." not in name.rpartition("/")[2])  # Else a page of it.
     if looks_like_a_directory and (found := _saved_far(name, where)) is not None:
         return found
