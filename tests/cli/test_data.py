@@ -13,6 +13,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli._data import _plot
 from dovetail.data import PreparedData
+from support.file_server import FileServer
 
 TEXTS = ["Call me Ishmael.", "Some years ago, never mind how long.", "Call me Ishmael.", "", "It is a way I have."]
 
@@ -43,6 +44,17 @@ def test_prepare_says_what_there_is_and_what_to_do_with_it(home, capsys):
     assert main(["data", "prepare", "a.jsonl", "--tokenizer", "bytes", "--to", "there", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["tokens"], found["duplicates"], found["empty"], found["shards"]["count"]) == (tokens, 1, 1, 1)
+
+
+def test_prepare_reads_from_a_url_with_an_equals_sign_in_it(home, capsys):
+    server = FileServer()
+    url = server.put("a.jsonl", Path("a.jsonl").read_bytes())
+    assert main(["data", "prepare", f"{url}?key=a=b", "--tokenizer", "bytes", "--to", "there", "workers=0"]) == 0
+    assert "4 documents" in capsys.readouterr().out
+    assert "?key" not in Path("there/manifest.json").read_text()
+    assert main(["data", "prepare", f"{url}l", "--tokenizer", "bytes", "--to", "other", "workers=0"]) == 2
+    assert capsys.readouterr().err == f"dovetail data: data prepare.sources: there is no file '{url}l'.\n"
+    server.close()
 
 
 def test_prepare_takes_the_tokenizer_of_a_recipe_a_file_or_a_directory(home, capsys, monkeypatch):

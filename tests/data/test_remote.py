@@ -42,11 +42,11 @@ def test_what_is_known_of_a_file_comes_with_its_first_bytes(server):
 
 @pytest.mark.parametrize("read", READERS)
 def test_bytes_are_those_of_the_store(server, read):
-    assert read(file_at(server.put("a", DATA))) == DATA
+    assert read(file_at(server.put("a.txt", DATA))) == DATA
 
 
 def test_a_part_is_read_without_what_is_around_it(server):
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     with open_file(file, 1000) as f:
         assert f.seek(-10, 2) == len(DATA) - 10
         assert f.read() == DATA[-10:]
@@ -57,7 +57,7 @@ def test_a_part_is_read_without_what_is_around_it(server):
 
 @pytest.mark.parametrize("fault", ["busy", "cut", "short", "long", "reset", "range"])
 def test_errors_that_pass_are_tried_again(server, fault):
-    url = server.put("a", DATA)
+    url = server.put("a.txt", DATA)
     server.first(2, fault)
     file = file_at(url)
     server.first(2, fault, after=1)
@@ -65,16 +65,22 @@ def test_errors_that_pass_are_tried_again(server, fault):
     assert len(server.requests) == 3 + 8
 
 
+def test_a_body_longer_than_was_said_does_not_reach_what_is_asked_next(server):
+    file = file_at(server.put("a.txt", DATA))
+    server.first(3, "extra")
+    assert read_in_parts(file) == DATA
+
+
 @pytest.mark.parametrize("fault", ["busy", "cut", "reset"])
 def test_errors_that_pass_are_tried_again_where_all_is_read_through(server, fault):
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     server.first(2, fault)
     assert read_through(file) == DATA
     assert len(server.requests) == 1 + 3
 
 
 def test_what_is_read_through_goes_on_where_it_broke(server):
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     server.first(1, "cut")
     assert read_through(file) == DATA
     assert [asked for _, asked in server.requests[1:]] == ["", f"bytes={len(DATA) // 2}-{len(DATA) - 1}"]
@@ -82,7 +88,7 @@ def test_what_is_read_through_goes_on_where_it_broke(server):
 
 def test_a_server_that_stands_still_is_asked_again(server, monkeypatch):
     monkeypatch.setattr(http, "STALL", 0.1)
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     server.first(2, "stall")
     assert read_in_parts(file) == DATA
 
@@ -98,7 +104,7 @@ def test_a_server_that_stands_still_is_asked_again(server, monkeypatch):
     ],
 )
 def test_errors_that_stay_end_after_a_number_of_tries_and_are_said_seldom(server, caplog, fault, why):
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     server.first(1000, fault, after=1)
     with caplog.at_level(logging.WARNING, "dovetail"), pytest.raises(DataError) as e:
         read_in_parts(file)
@@ -117,7 +123,7 @@ def test_pauses_grow_to_a_bound_and_are_never_the_same(server, monkeypatch):
     monkeypatch.setattr("time.sleep", pauses.append)
     server.first(1000, "busy")
     with pytest.raises(DataError, match="Tried 8 times"):
-        file_at(server.put("a", DATA))
+        file_at(server.put("a.txt", DATA))
     bounds = [1, 2, 4, 8, 10, 10, 10]
     assert len(pauses) == len(set(pauses)) == len(bounds)
     assert all(bound / 2 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
@@ -150,7 +156,7 @@ def test_a_file_that_changes_is_named_and_never_mixed_with_what_it_was(server, r
 @pytest.mark.parametrize("tags", [True, False])
 def test_a_server_without_ranges_is_read_from_start_to_end(server, tags):
     server.ranges, server.tags = False, tags
-    file = file_at(server.put("a", DATA))
+    file = file_at(server.put("a.txt", DATA))
     assert not file.ranges
     server.first(1, "cut")
     assert read_through(file) == DATA
@@ -159,31 +165,52 @@ def test_a_server_without_ranges_is_read_from_start_to_end(server, tags):
 
 def test_a_server_that_does_not_say_how_long_a_file_is_is_named(server):
     server.ranges = server.lengths = False
-    url = server.put("a", DATA)
+    url = server.put("a.txt", DATA)
     with pytest.raises(DataError, match=r"the server says neither how long it is nor gives parts of it\. Get the file"):
         file_at(url)
 
 
 def test_a_file_that_is_not_there_or_empty_is_an_error_at_once(server):
-    with pytest.raises(ConfigError, match=rf"source\.files: there is no file '{server.url}/no'\."):
-        file_at(f"{server.url}/no")
+    with pytest.raises(ConfigError, match=rf"source\.files: there is no file '{server.url}/no.txt'\."):
+        file_at(f"{server.url}/no.txt")
     with pytest.raises(DataError, match=r"the file is empty\. Remove it, or leave it out of source\.files"):
-        file_at(server.put("a", b""))
+        file_at(server.put("a.txt", b""))
     with pytest.raises(ConfigError, match=r"servers of HTTP cannot be asked what they have\. Name each file"):
         file_at(f"{server.url}/*.jsonl")
 
 
 def test_a_server_that_is_not_there_is_an_error_after_the_tries(server):
-    url = server.put("a", DATA)
+    url = server.put("a.txt", DATA)
     server.close()
     with pytest.raises(DataError, match=r"cannot be read: .*refused. Tried 8 times") as e:
         file_at(url)
     assert "0x" not in str(e.value)
 
 
+def test_a_server_that_is_not_what_it_should_be_is_not_asked_again(server):
+    with pytest.raises(DataError, match=r"https://127.*/a\.txt: cannot be read: .*SSL"):
+        file_at(server.url.replace("http:", "https:") + "/a.txt")
+    server.moved["loop.txt"] = "loop.txt"
+    with pytest.raises(DataError, match=r"/loop\.txt: cannot be read: .*redirect"):
+        file_at(f"{server.url}/loop.txt")
+
+
+def test_what_has_moved_is_found(server):
+    server.put("there", DATA)
+    server.moved["here.jsonl"] = "there"
+    file = file_at(f"{server.url}/here.jsonl")
+    assert read_in_parts(file) == read_through(file) == DATA
+
+
+def test_a_page_that_lists_a_directory_is_not_taken_for_text(server):
+    server.put("", "<html>")
+    with pytest.raises(ConfigError, match=r"there is no file 'http://.*/'"):
+        file_at(f"{server.url}/")
+
+
 def test_what_signs_an_address_is_in_no_message_and_passwords_are_refused(server):
-    file = file_at(server.put("a", DATA) + "?X-Amz-Signature=secret")
-    assert file.name == f"{server.url}/a"
+    file = file_at(server.put("a.txt", DATA) + "?X-Amz-Signature=secret")
+    assert file.name == f"{server.url}/a.txt"
     assert read_in_parts(file) == DATA
     server.files.clear()
     with pytest.raises(DataError) as e:

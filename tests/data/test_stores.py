@@ -53,8 +53,11 @@ def test_a_file_in_s3_is_asked_for_in_the_region_of_its_bucket(environment):
     assert store.address(url) == "https://bucket.s3.eu-north-1.amazonaws.com/a%20dir/%C3%A9%2B1.jsonl"
     assert store.address("s3://with.dots/a") == "https://s3.eu-north-1.amazonaws.com/with.dots/a"
     assert "/eu-north-1/s3/aws4_request" in headers_of(url)["Authorization"]
-    assert store.learns(url, {"x-amz-bucket-region": "us-west-2"})
-    assert not store.learns(url, {"x-amz-bucket-region": "us-west-2"})
+    said = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>us-west-2</Region></Error>"
+    assert not store.learns(url, {}, b"<Error><Code>AccessDenied</Code></Error>")
+    assert store.learns(url, {}, said)
+    assert not store.learns(url, {"x-amz-bucket-region": "us-west-2"}, said)
+    assert store_of("s3://third/a", "sources").learns("s3://third/a", {"x-amz-bucket-region": "eu-west-1"}, b"")
     assert store.address(url).startswith("https://bucket.s3.us-west-2.amazonaws.com/")
     assert "/us-west-2/s3/aws4_request" in headers_of(url)["Authorization"]
     assert store.address("s3://other/a") == "https://other.s3.eu-north-1.amazonaws.com/a"
@@ -134,8 +137,8 @@ def test_googles_token_is_asked_for_with_the_key_of_a_service_account(environmen
     account |= {"private_key": key.decode(), "project_id": "p", "private_key_id": "1"}
     (tmp_path / "key.json").write_text(json.dumps(account))
     environment({"STORAGE_EMULATOR_HOST": url, "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")})
-    for _ in range(2):
-        (file,) = find_files(["gs://bucket/a"], "sources")
+    (file,) = find_files(["gs://bucket/a"], "sources")
+    assert find_files(["gs://bucket/a"], "sources") == [file]
     assert (file.head, file.version, file.md5) == (b"hi", "x-goog-generation 17", digest.hexdigest())
     assert asked == [["urn:ietf:params:oauth:grant-type:jwt-bearer"]]
     server.shutdown()

@@ -14,6 +14,7 @@ from dovetail.config import ConfigError
 from dovetail.data import DataError, Preparation
 from dovetail.data import _units as units
 from dovetail.data._files import find_files
+from support.s3 import BUCKET
 from support.text_files import CASES, SEPARATOR, TextPlace, files_of, saved_dataset, saved_splits
 
 
@@ -182,8 +183,12 @@ def test_globs_list_what_is_in_a_bucket(stores, tmp_path, server):
         return [file.path.removeprefix(place.at("")) for file in made]
 
     assert found("web/*.jsonl") == ["web/a.jsonl", "web/b.jsonl", "web/f [1].jsonl"]
+    assert found("web/f [1].jsonl") == ["web/f [1].jsonl"]
     assert found("**/*.jsonl") == sorted(name for name in names if name.endswith(".jsonl"))
     assert found("web/[!ab].*", "web/?.jsonl") == ["web/d.txt", "web/a.jsonl", "web/b.jsonl"]
+    assert {f"{place.at(name)}" for name in names if name.endswith("l")} <= {
+        file.path for file in find_files([f"s3://{BUCKET}/*/*/*.jsonl", f"s3://{BUCKET}/*/web/deep/*"], "sources")
+    }
     with pytest.raises(ConfigError, match=r"sources: 's3://.*/web/a\.jsonl' is named twice, by "):
         found("web/a.jsonl", "web/*.jsonl")
     with pytest.raises(ConfigError, match=r"sources: no file matches 's3://.*/\*\.parquet'\."):
@@ -223,3 +228,50 @@ def test_a_kind_is_told_by_its_first_bytes_where_its_name_says_nothing(tmp_path,
             sources=[text_place.at(f"{case}-without-ending")], to=str(out), tokenizer=BYTES, workers=0
         ).build().run()
         assert documents(out) == ended(TEXTS)
+
+
+def bad_text(kind: str, scratch) -> bytes:
+    """A file whose second document is not UTF-8."""
+    texts = [b"fine", b"caf\xe9", b"fine, too"]
+    if kind == "array_record":
+        writer = ArrayRecordWriter(str(scratch / "made"), "group_size:1")
+        for text in texts:
+            writer.write(text)
+        writer.close()
+    elif kind in ("parquet", "arrow"):
+        table = pa.table({"text": pa.array(texts).view(pa.string())})
+        if kind == "parquet":
+            pq.write_table(table, scratch / "made")
+        else:
+            with pa.OSFile(str(scratch / "made"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+    else:
+        lines = b"".join(b'{"text": "%b"}\n' % text for text in texts)
+        (scratch / "made").write_bytes(lines if kind == "jsonl" else b"|".join(texts))
+    return (scratch / "made").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("jsonl", "not UTF-8 at byte 30: found 0xe9"),
+        ("txt", "not UTF-8 at byte 8: found 0xe9"),
+        ("parquet", "row 0 or one soon after it cannot be read: .*0xe9"),
+        ("arrow", "row 0 or one soon after it cannot be read: .*0xe9"),
+        ("array_record", "record 1: not UTF-8 at byte 3: found 0xe9"),
+    ],
+)
+@pytest.mark.parametrize("text_place", ["local", "http"], indirect=True)
+def test_text_that_is_not_utf8_is_an_error_that_names_file_and_place(text_place, tmp_path, kind, message):
+    text_place.put({f"a.{kind}": bad_text(kind, tmp_path)})
+    name = text_place.at(f"a.{kind}")
+    with pytest.raises(DataError, match=message) as e:
+        config([name], tmp_path / "out", separator=SEPARATOR).build().run()
+    assert str(e.value).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "saved"])
+def test_a_file_without_anything_in_it_is_an_error_before_anything_is_done(case, tmp_path, write):
+    with pytest.raises(DataError, match=r"the file is empty\. Remove it, or leave it out of data prepare\.sources"):
+        config([write(f"a.{case}", b"")], tmp_path / "out").build(path="data prepare")
+    assert not (tmp_path / "out").exists()

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-# busy: 503; cut: the connection ends in the middle of the body; short, long: a body of another length than was said, or
-# asked for; stall: no byte comes; reset: no answer; wrong: other bytes than there are; whole: all of it for a part.
-Fault = Literal["busy", "cut", "short", "long", "stall", "reset", "wrong", "whole", "range"]
+# busy: 503; cut: the connection ends in the middle of the body; short, long: a body of another length than was asked
+# for; extra: a byte after the body, with which the next answer begins; stall: no byte comes; reset: no answer; wrong:
+# other bytes than there are; whole: all of it for a part; range: another part.
+Fault = Literal["busy", "cut", "short", "long", "extra", "stall", "reset", "wrong", "whole", "range"]
 
 
 class FileServer:
@@ -23,6 +24,7 @@ class FileServer:
         self.ranges = self.tags = self.lengths = True
         self.tag: Callable[[str], str] = lambda name: hashlib.md5(self.files[name]).hexdigest()
         self.fault: Callable[[int, str], Fault | None] = lambda number, path: None
+        self.moved: dict[str, str] = {}  # Names, and where they are now.
         self.requests: list[tuple[str, str]] = []  # Path, and what range was asked for.
         self.sent = 0  # Bytes of bodies.
         self._over = threading.Event()
@@ -66,6 +68,12 @@ class FileServer:
             self._over.wait()
         if fault in ("stall", "reset"):
             return _reset(handler)
+        if name in self.moved:
+            handler.send_response(302)
+            handler.send_header("Location", f"/{self.moved[name]}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
         if fault == "busy" or name not in self.files:
             handler.send_response(503 if fault == "busy" else 404)
             handler.send_header("Content-Length", "0")
@@ -101,6 +109,8 @@ class FileServer:
             handler.send_header("Connection", "close")
         handler.end_headers()
         handler.wfile.write(body[: length // 2] if fault == "cut" else body)
+        if fault == "extra":
+            handler.wfile.write(b"x")
         self.sent += len(body)
         if fault == "cut" or not self.lengths:
             handler.close_connection = True

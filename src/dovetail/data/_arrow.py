@@ -28,7 +28,9 @@ class Arrow(Table):
 
     def _mapped(self, file: int) -> list[Any]:
         arrow = optional_import("pyarrow", component=self)
-        return mapped_batches(arrow.memory_map(self._paths[file]), self.files[file])
+        return list(
+            batches_of(arrow.memory_map(self._paths[file]), self.files[file])
+        )  # Where they are, not what is in.
 
     def _schema(self, file: int) -> tuple[Any, list[int]]:
         with self._batches.use(file) as batches:
@@ -45,14 +47,13 @@ class Arrow(Table):
         return None
 
 
-def mapped_batches(source: Any, name: str) -> list[Any]:
-    """Returns all batches of a file that is mapped to memory: nothing of them is read but where they are."""
-    return list(batches_of(source, name))
-
-
 def batches_of(source: Any, name: str) -> Iterator[Any]:
-    """Yields the batches of a file of Arrow, of the kind for streams or of that for files; `name` is for errors."""
+    """Yields the batches of an open file of Arrow, written as a stream or, if it can be read here and there, as a file.
+
+    Of one that is mapped to memory, they take none. `name` is for errors.
+    """
     arrow = importlib.import_module("pyarrow")
+    source = source if isinstance(source, arrow.NativeFile) else arrow.PythonFile(source, "r")
     rows = 0
     try:
         try:

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -106,29 +106,32 @@ def _saved_at(directory: str, where: str) -> list[str]:
 
 
 def _remote_matches(pattern: str, where: str, known: dict[str, File]) -> list[str]:
-    first = _MAGIC.search(pattern)
-    is_web = pattern.startswith("http")
-    if first is not None and (not is_web or "*" in pattern.partition("?")[0]):
+    first, is_web = _MAGIC.search(pattern), pattern.startswith("http")
+    name = pattern.partition("?")[0] if is_web else pattern  # Its query names no files.
+    if first is not None and (not is_web or "*" in name):
         matches = re.compile(_glob_pattern(pattern)).fullmatch
         found = [url for url in listed(pattern[: first.start()], where) if matches(url)]
-        if not found:
+        if not found and look(pattern, where) is None:  # There may be a name that looks like a glob.
             raise ConfigError(f"{where}: no file matches {pattern!r}.")
+        return found or [pattern]
+    looks_like_a_directory = name.endswith("/") or (is_web and "." not in name.rpartition("/")[2])  # Else a page of it.
+    if looks_like_a_directory and (found := _saved_far(name, where)) is not None:
         return found
-    if (file := look(pattern, where)) is not None:
+    if not name.endswith("/") and (file := look(pattern, where)) is not None:
         known[pattern] = file
         return [pattern]
-    directory = pattern.rstrip("/")
-    found = (
-        None if "?" in pattern else saved_files(directory, lambda name: read_small(f"{directory}/{name}", where), where)
-    )
-    if found is not None:
+    if not looks_like_a_directory and (found := _saved_far(name, where)) is not None:
         return found
-    near = ""
+    hint = "" if is_web else f" For all that is there: '{name.rstrip('/')}/*.jsonl', say."
     if not is_web:
-        parent = pattern.rpartition("/")[0] + "/"
-        near = did_you_mean(pattern, listed(parent, where)) if parent.count("/") > 2 else ""
-    hint = "" if is_web else f" For all that is there: '{directory}/*.jsonl', say."
-    raise ConfigError(f"{where}: there is no file {pattern.partition('?')[0]!r}.{near or hint}")
+        with suppress(DataError):  # A key may be allowed to read, and not to list.
+            hint = did_you_mean(pattern, listed(f"{pattern.rpartition('/')[0]}/", where, all_of_them=False)) or hint
+    raise ConfigError(f"{where}: there is no file {name!r}.{hint}")
+
+
+def _saved_far(directory: str, where: str) -> list[str] | None:
+    directory = directory.rstrip("/")
+    return saved_files(directory, lambda name: read_small(f"{directory}/{name}", where), where)
 
 
 def _glob_pattern(pattern: str) -> str:

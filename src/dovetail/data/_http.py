@@ -74,11 +74,18 @@ class Answer:
         self.status: int = found.status
         self.headers: Mapping[str, str] = found.headers
         self.reason: str = found.reason or ""
+        self._error: bytes | None = None
 
     def read(self, count: int) -> bytes:
         """Returns up to so many bytes; fewer only at the end."""
         with _passing(self._name):
             return self._found.read(count)
+
+    def error(self) -> bytes:
+        """Returns what is said of an error, where this is one: no more than some of it."""
+        if self._error is None:
+            self._error = self.read(4096) if self.status >= 300 else b""
+        return self._error
 
     def __enter__(self) -> "Answer":
         return self

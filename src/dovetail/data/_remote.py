@@ -68,9 +68,9 @@ def read_small(url: str, where: str) -> bytes | None:
     return Stream(found).read()
 
 
-def listed(prefix: str, where: str) -> list[str]:
-    """Returns the URLs of all files that begin so, in order."""
-    store, keys, token = store_of(prefix, where), list[str](), ""
+def listed(prefix: str, where: str, *, all_of_them: bool = True) -> list[str]:
+    """Returns the URLs of the files that begin so, in order; of very many, some, if not all of them are wanted."""
+    store, keys, token = store_of(prefix, where, lists=True), list[str](), ""
     bucket = "/".join(prefix.split("/")[:3])
     if not prefix.startswith(("s3:", "gs:")):
         raise ConfigError(
@@ -92,7 +92,7 @@ def listed(prefix: str, where: str) -> list[str]:
         texts = [(each.tag.rpartition("}")[2], each.text or "") for each in tree.iter()]
         keys += [text for tag, text in texts if tag == "Key"]
         token = next((text for tag, text in texts if tag == "NextContinuationToken"), "")
-        if not token:
+        if not token or not all_of_them:
             return sorted(f"{bucket}/{key}" for key in keys if not key.endswith("/"))
 
 
@@ -251,7 +251,7 @@ def _asked(store: Store, url: str, asked: str | None, address: Callable[[], str]
     """Returns the answer to a request for a file, or for what `address` says; once more if the store learns from it."""
     headers = {"Accept-Encoding": store.encoding, **({"Range": asked} if asked else {})}
     found = _sent(store, url, address, headers)
-    if found.status >= 300 and store.learns(url, found.headers):
+    if found.status >= 300 and store.learns(url, found.headers, found.error()):
         found.close()
         found = _sent(store, url, address, headers)
     return found
@@ -283,12 +283,12 @@ def _named(url: str) -> str:
 
 
 def _no_bucket(found: Answer, url: str, where: str) -> None:
-    if found.status == 404 and b"<Code>NoSuchBucket</Code>" in found.read(4096):
+    if found.status == 404 and b"<Code>NoSuchBucket</Code>" in found.error():
         raise ConfigError(f"{where}: there is no bucket {url.split('/')[2]!r}, as {_named(url)} has it.")
 
 
 def _refused(found: Answer, url: str, store: Store) -> DataError:
-    code = re.search(rb"<Code>(\w{1,60})</Code>", found.read(4096))
+    code = re.search(rb"<Code>(\w{1,60})</Code>", found.error())
     why = f"HTTP {found.status} {code[1].decode() if code else found.reason or ''}".rstrip()
     advice = f"\n  {store.help}" if found.status in (400, 401, 403) else ""
     return DataError(f"{_named(url)}: cannot be read: {why}.{advice}")

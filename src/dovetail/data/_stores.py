@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -40,8 +41,8 @@ class Store(abc.ABC):
         """Returns the address that lists what begins as a URL does, after a token. Of stores with buckets."""
         raise NotImplementedError
 
-    def learns(self, url: str, headers: Mapping[str, str]) -> bool:
-        """Whether an answer says where to ask instead: then ask again."""
+    def learns(self, url: str, headers: Mapping[str, str], error: bytes) -> bool:
+        """Whether an answer that is an error says where to ask instead: then ask again."""
         return False
 
     def md5(self, headers: Mapping[str, str]) -> str:
@@ -49,8 +50,8 @@ class Store(abc.ABC):
         return ""
 
 
-def store_of(url: str, where: str) -> Store:
-    """Returns the store of a URL; `where` names it, for errors."""
+def store_of(url: str, where: str, *, lists: bool = False) -> Store:
+    """Returns the store of a URL, of a file or of the beginning of a list; `where` names it, for errors."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise ConfigError(
@@ -63,7 +64,7 @@ def store_of(url: str, where: str) -> Store:
             "what is made of it.\n  Give the URL without, or a signed one."
         )
     bucket, _, key = rest.partition("/")
-    if not bucket or (scheme in ("s3", "gs") and not key.strip("/")):
+    if not bucket or (scheme in ("s3", "gs") and not lists and not key.strip("/")):
         raise ConfigError(f"{where}: {url!r} names no file. Give {scheme}://BUCKET/NAME, or a glob: BUCKET/*.jsonl.")
     if scheme == "s3":
         return _s3(tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_"))))
@@ -125,8 +126,10 @@ class _S3(_Buckets):
         self._auth(self._keys, "s3", region).add_auth(request)
         return dict(request.headers.items())
 
-    def learns(self, url: str, headers: Mapping[str, str]) -> bool:
-        bucket, region = _bucket_and_key(url)[0], headers.get("x-amz-bucket-region")
+    def learns(self, url: str, headers: Mapping[str, str], error: bytes) -> bool:
+        said = re.search(rb"<Region>([\w-]{1,40})</Region>", error)
+        bucket = _bucket_and_key(url)[0]
+        region = headers.get("x-amz-bucket-region") or (said[1].decode() if said else None)
         if not region or region == self._regions.get(bucket, self._region):
             return False
         self._regions[bucket] = region

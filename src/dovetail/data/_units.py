@@ -19,7 +19,7 @@ import numpy as np
 from dovetail.config import Component, ConfigError, did_you_mean
 
 from ._array_record import ArrayRecord, Records, document_of_bytes, open_records
-from ._arrow import Arrow, batches_of, mapped_batches
+from ._arrow import Arrow, batches_of
 from ._compressed import local_copy, unpacked
 from ._document import Document, FieldNames, Span, document_of_record, names_of
 from ._errors import DataError, optional_import
@@ -262,19 +262,20 @@ class _Arrow(Format):
     def pieces(self, stretch: Stretch, file: File, reading: Reading) -> Iterator[Piece]:
         arrow = importlib.import_module("pyarrow")
         at = 0
-        if file.is_remote or file.compression:
-            found = batches_of(arrow.PythonFile(unpacked(file), "r"), file.name)
-        else:
-            batches = mapped_batches(arrow.memory_map(file.path), file.name)
-            first, last = _share(stretch, file, len(batches))
-            at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
-        for batch in found:
-            _check_columns(file, reading, batch.schema.names)
-            for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
-                for record in _records(some.select(reading.names), file, at):
-                    document = reading.document(record, lambda at=at: self.place(file, at), "column")
-                    yield from _in_pieces(stretch.source, at, document)
-                    at += 1
+        with unpacked(file) if file.is_remote or file.compression else arrow.memory_map(file.path) as source:
+            if file.is_remote or file.compression:
+                found = batches_of(source, file.name)
+            else:
+                batches = list(batches_of(source, file.name))
+                first, last = _share(stretch, file, len(batches))
+                at, found = sum(batch.num_rows for batch in batches[:first]), batches[first:last]
+            for batch in found:
+                _check_columns(file, reading, batch.schema.names)
+                for some in (batch.slice(i, 64) for i in range(0, batch.num_rows, 64)):
+                    for record in _records(some.select(reading.names), file, at):
+                        document = reading.document(record, lambda at=at: self.place(file, at), "column")
+                        yield from _in_pieces(stretch.source, at, document)
+                        at += 1
 
 
 class _ArrayRecord(Format):
