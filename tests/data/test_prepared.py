@@ -435,3 +435,36 @@ def test_places_that_do_not_belong_together_are_refused(several, tmp_path, huggi
         dataset([several[0], several[0]])
     with pytest.raises(ConfigError, match=r"dataset\.path: names no place"):
         dataset([])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 90),
+    seq_len=st.sampled_from([1, 3, 4, 7, 16]),
+    num_streams=st.sampled_from([1, 2, 5]),
+    places=st.integers(1, 3),
+    part=st.sampled_from(["all", "train"]),
+    shuffle=st.booleans(),
+)
+def test_the_position_after_some_rows_is_known_without_reading_up_to_there(
+    several, rows, seq_len, num_streams, places, part, shuffle
+):
+    data = dataset(several[:places], seq_len=seq_len, part=part, shuffle=shuffle)
+    wanted = [list(islice(data.rows(stream, num_streams, None), rows))[-1][1] for stream in range(num_streams)]
+    assert data.seek(rows, num_streams) == wanted
+
+
+def test_a_place_is_found_by_reading_one_window_of_a_stream(tmp_path, monkeypatch):
+    made = big(tmp_path).build()
+    counted = Counted(monkeypatch)
+    assert counted.of(lambda: made.seek(1)) < 16 * 4 * 4096 * 2 * 1.5
+    assert counted.of(lambda: made.seek(40)) < 16 * 4 * 4096 * 2 * 1.5  # Text of 40 steps would be much more.
+    read = iter(made)
+    for _ in range(40):
+        next(read)
+    assert made.seek(40) == read.get_state()
+
+
+def test_where_rows_have_padding_or_end_only_reading_tells(several):
+    assert dataset(several, packer=BestFitPacker.Config(window=2)).seek(3, 1) is None
+    assert dataset(several[2:], epochs=1).seek(100, 1) is None

@@ -100,6 +100,15 @@ class PreparedData:
                 del self._tables[shard]
         return found
 
+    def tokens_of_blocks(self) -> np.ndarray:
+        """Returns how many tokens each block has. Reads the tables of all shards, and no text."""
+        counts = list[np.ndarray]()
+        for first in range(0, len(self.shards), _TABLES):
+            shards = range(first, min(first + _TABLES, len(self.shards)))
+            tables = self._tables_of(shards)
+            counts += [np.diff(tables[shard]["tokens"], prepend=0) for shard in shards]
+        return np.concatenate(counts)
+
     def origins(self, shard: int) -> np.ndarray:
         """Returns where the documents of a shard come from."""
         name = f"{self.name(shard)}.origin"

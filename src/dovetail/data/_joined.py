@@ -32,7 +32,7 @@ class JoinedData:
             )
         self.places = [PreparedData(path, f"{where}.path") for path in paths]
         spans = [_span(len(place), part, held_out, f"{where}.part", place) for place in self.places]
-        self._firsts = [first for first, _ in spans]
+        self._spans = spans
         self._ends = np.cumsum([count for _, count in spans])
         self.digests = [place.manifest.digest for place in self.places]
         if twice := [path for path, digest in zip(paths, self.digests, strict=True) if self.digests.count(digest) > 1]:
@@ -58,9 +58,14 @@ class JoinedData:
         for place in dict.fromkeys(places.tolist()):
             before = int(self._ends[place - 1]) if place else 0
             own = [at for at, each in enumerate(places.tolist()) if each == place]
-            read = self.places[place].read([self._firsts[place] + blocks[at] - before for at in own])
+            read = self.places[place].read([self._spans[place][0] + blocks[at] - before for at in own])
             found |= dict(zip(own, read, strict=True))
         return [found[at] for at in range(len(blocks))]
+
+    def tokens_of_blocks(self) -> np.ndarray:
+        """Returns how many tokens each block has; no text is read."""
+        each = zip(self.places, self._spans, strict=True)
+        return np.concatenate([place.tokens_of_blocks()[first : first + count] for place, (first, count) in each])
 
     def check_tokenizer(self, tokenizer: Tokenizer, where: str) -> None:
         """Raises if some of it was prepared with another tokenizer."""

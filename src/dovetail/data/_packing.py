@@ -10,7 +10,7 @@ that every token but the first of a document is predicted exactly once.
 
 import abc
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +95,13 @@ class Packer(Component, abc.ABC):
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
         """Yields the rows after position `state`, or all, each with the position after it, until the reader ends."""
 
+    def seek(self, rows: int, find: Callable[[int], tuple[Run, int] | None]) -> State | None:
+        """Returns the position after so many rows from the start, if that is known without making them.
+
+        `find` returns the run that the n-th token is in, and where the next one is; None if there are not so many.
+        """
+        return None
+
     def _make(self, pieces: Sequence[Piece]) -> Row:
         return make_row(pieces, seq_len=self.cfg.seq_len, pad_id=self.cfg.pad_id)
 
@@ -104,6 +111,10 @@ class ConcatPacker(Packer):
 
     def first(self, place: DocumentPlace) -> State:
         return {"document": place, "token": 0}
+
+    def seek(self, rows: int, find: Callable[[int], tuple[Run, int] | None]) -> State | None:
+        found = find(rows * self.cfg.seq_len)
+        return None if found is None else _position(*found)
 
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
         state = state or self.first(reader.first)

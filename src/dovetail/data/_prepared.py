@@ -19,7 +19,7 @@ from ._change import Carried, Epochs, Old, for_packer, in_other_rows
 from ._dataset import Dataset
 from ._errors import child_path, place_of
 from ._joined import JoinedData, Part
-from ._order import derive_seed, permutation, permuted
+from ._order import derive_seed, permutation, permuted, permuted_all
 from ._packing import ConcatPacker, Packer, Row, State
 from ._run import DocumentPlace, Reader, Run
 from ._tokenizer import KnownTokenizer
@@ -114,6 +114,40 @@ class PreparedDataset(Dataset):
         epochs = self._epochs(state)
         made = self._packer.rows(_Windows(self, stream, num_streams, epochs), for_packer(state) if state else state)
         return ((row, {**after, **epochs.state()}) for row, after in made) if epochs.spans else made
+
+    def seek(self, rows: int, num_streams: int) -> list[State] | None:
+        found = list[State]()
+        for stream, ends in enumerate(self._ends_of_windows(rows * self.cfg.seq_len, num_streams)):
+            state = self._packer.seek(rows, functools.partial(self._find, ends, stream, num_streams))
+            if state is None:
+                return None
+            found.append(state)
+        return found
+
+    def _ends_of_windows(self, tokens: int, num_streams: int) -> list[np.ndarray]:
+        """Returns for each stream how many tokens it has up to the end of each window, of so many tokens or more."""
+        cfg, sizes = self.cfg, self._data.tokens_of_blocks()
+        windows, epochs = list[np.ndarray](), tokens * num_streams // int(sizes.sum()) + 1
+        while True:
+            epochs = epochs if cfg.epochs is None else min(epochs, cfg.epochs)
+            for epoch in range(len(windows), epochs):
+                seed = derive_seed(cfg.seed, epoch)
+                order = permuted_all(self._count, seed) if cfg.shuffle else np.arange(self._count)
+                windows.append(np.add.reduceat(sizes[order], np.arange(0, self._count, cfg.blocks)))
+            joined = np.concatenate(windows)
+            ends = [np.cumsum(joined[stream::num_streams]) for stream in range(num_streams)]
+            if epochs == cfg.epochs or all(len(each) and each[-1] >= tokens for each in ends):
+                return ends
+            epochs += 1
+
+    def _find(self, ends: np.ndarray, stream: int, num_streams: int, tokens: int) -> tuple[Run, int] | None:
+        """Returns the window that a token of a stream is in, and where the next one is in it."""
+        number = int(np.searchsorted(ends, tokens))
+        if number == len(ends):
+            return None
+        run = _Windows(self, stream, num_streams, self._epochs(None)).read([number, 0])
+        before = int(ends[number - 1]) if number else 0
+        return None if run is None else (run, tokens - before)
 
     @property
     def is_far(self) -> bool:
