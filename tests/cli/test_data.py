@@ -4,6 +4,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_a_recipe_of_a_published_model_needs_nothing_but_prepared_data(home, cap
     assert main(["generate", "run", "Call", "tokens=2"]) == 0
     assert main(["train", "llama3.2-1b", "directory=run"]) == 2
     said = capsys.readouterr().err
-    assert "  input.dataset.path: str\n    Prepare text once" in said
+    assert "  input.dataset.path: str | list[str]\n    Prepare text once" in said
     assert "--data PLACE" in said
     assert "--text FILE..." in said
     assert main(["train", "llama3.2-1b", "--data", "nowhere"]) == 2
@@ -257,6 +258,12 @@ def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
     assert "eval/loss" in capsys.readouterr().out
     config = json.dumps(json.loads(next(Path("runs/tiny-lm-there").glob("checkpoints/step_2/config.json")).read_text()))
     assert "PreparedDataset" in config
+    Path("b.txt").write_text("It is a way I have of driving off the spleen. " * 1000)
+    assert main(["data", "prepare", "b.txt", "--tokenizer", "tiny-lm", "--to", "more", "workers=0"]) == 0
+    again = ["train", "tiny-lm", "--data", "there", "more", "steps=3", *small[1:], "--allow-change"]
+    assert main([*again, "evaluators.eval.input.batch_size=2", "--data-change", "keep"]) == 0
+    note = r"keep:\n    \d+ blocks more, of data that was added, come from epoch \d+ on"
+    assert re.search(note, capsys.readouterr().out)
     assert main(["eval", "runs/tiny-lm-there", "--data", "there", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     whole = PreparedData("there").manifest.statistics["tokens"]

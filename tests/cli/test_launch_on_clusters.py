@@ -71,14 +71,17 @@ def test_data_and_what_a_run_goes_on_with_are_told_to_the_processes_of_each_engi
     prepare(tmp_path / "prepared")
     assert main(["launch", "tiny-lm", "--data", "prepared", *more]) == 0
     here = capsys.readouterr().out
-    assert "dovetail train tiny-lm steps=7 --data prepared --data-change keep --allow-change" in here
+    assert "dovetail train tiny-lm steps=7 --data-change keep --allow-change --data prepared" in here
     assert main(["launch", "tiny-lm", "--via", "slurm", "--data", "prepared", *more]) == 0
     assert f'"--data","{tmp_path}/prepared"' in capsys.readouterr().out.replace("\\", "").replace(", ", ",")
     on = ["--via", "kubernetes", "--on", "tpu-v5e-8", *CLUSTER]
     assert main(["launch", "tiny-lm", *on, "--data", "s3://bucket/web", "--from", "/runs/base", *more]) == 0
     jobset = yaml.safe_load(capsys.readouterr().out)
     container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
-    assert '"--data","s3://bucket/web","--from","/runs/base","--data-change","keep"' in container["command"][4]
+    assert (
+        '"--from","/runs/base","--data-change","keep","--allow-change","--data","s3://bucket/web"'
+        in container["command"][4]
+    )
     (tmp_path / "a.txt").write_text("Call me Ishmael. " * 100)
     (tmp_path / "b.txt").write_text("Some years ago. " * 100)
     assert main(["launch", "tiny-lm", "--via", "slurm", "--text", "a.txt", "b.txt", "--dry-run"]) == 0
@@ -117,4 +120,4 @@ def test_data_that_hosts_would_not_have_is_refused(capsys, tmp_path, monkeypatch
 
 def test_a_recipe_without_data_is_refused_before_chips_are_waited_for(capsys, tmp_path):
     assert main(["launch", "llama3.2-1b", "--via", "slurm", "--on", "gpu-h100-8", f"directory={tmp_path}/a"]) == 2
-    assert "  input.dataset.path: str\n    Prepare text once" in capsys.readouterr().err
+    assert "  input.dataset.path: str | list[str]\n    Prepare text once" in capsys.readouterr().err

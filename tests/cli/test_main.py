@@ -18,11 +18,13 @@ from dovetail.progress import _line
         (["show", "tiny-ml"], "dovetail show: no recipe is called 'tiny-ml'. Did you mean 'tiny-lm'?\n"),
         (
             ["train", "llama2-7b"],
-            "dovetail train: Trainer.Config: 3 required fields are not set:\n"
-            "  input.tokenizer.file: str\n"
-            "  input.tokenizer.eos_token: str | None\n"
-            "  input.dataset.source.files: list[str]\n"
-            "  Add them, as in input.tokenizer.file=...\n",
+            "dovetail train: Trainer.Config: 1 required field is not set:\n"
+            "  input.dataset.path: str | list[str]\n"
+            "    Prepare text once, for runs of any size: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to "
+            "PLACE\n"
+            "    and give the place: --data PLACE. Or give text, for a small run, and what tokenises it:\n"
+            "    --text FILE... input.tokenizer.file=tokenizer.json 'input.tokenizer.eos_token=...'\n"
+            "  Add them, as in input.dataset.path=...\n",
         ),
         (
             ["train", "tiny-lm", "steps"],

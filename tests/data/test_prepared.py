@@ -15,6 +15,7 @@ from dovetail.config import ConfigError
 from dovetail.data import (
     BestFitPacker,
     ByteTokenizer,
+    ChangedDataError,
     ConcatPacker,
     DataError,
     Dataset,
@@ -321,3 +322,149 @@ def test_the_epochs_that_were_given_are_told(path):
     for _ in range(25):  # 800 tokens.
         next(rows)
     assert built.figures(rows.get_state())["epochs"] == pytest.approx(1.0, abs=0.2)
+
+
+# Data of several places.
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> list[str]:
+    """Data of 100 documents in 20 blocks, of 35 in 7, of 10 in 2."""
+    home = tmp_path_factory.mktemp("places")
+    texts = {"first": TEXTS[:100], "more": TEXTS[100:135], "last": TEXTS[135:145]}
+    return [prepare(home / name, each, block_tokens=20) for name, each in texts.items()]
+
+
+def test_blocks_of_several_places_are_one_sequence(several):
+    assert names(dataset(several, shuffle=False, epochs=1).rows(0, 1, None)) == TEXTS[:145]
+    assert sorted(names(dataset(several, epochs=1).rows(0, 1, None))) == TEXTS[:145]
+    parts = [names(dataset(several, part=part, epochs=1).rows(0, 1, None)) for part in ("train", "held-out")]
+    assert sorted(parts[0] + parts[1]) == TEXTS[:145]
+    assert set(parts[1]) == {*TEXTS[95:100], *TEXTS[130:135], *TEXTS[140:145]}
+    assert dataset(several[:1]).fingerprint() == dataset(several[0]).fingerprint()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    steps=st.integers(1, 60),
+    streams=st.sampled_from([1, 2, 4]),
+    packer=st.sampled_from([ConcatPacker.Config(), BestFitPacker.Config(window=2)]),
+    part=st.sampled_from(["all", "train"]),
+    shuffle=st.booleans(),
+)
+def test_data_that_is_added_comes_from_a_later_epoch_on_and_nothing_else_changes(
+    several, steps, streams, packer, part, shuffle
+):
+    fields = {"part": part, "packer": packer, "shuffle": shuffle}
+    before, after = (input_of(each, seq_len=4, **fields).set(streams=streams) for each in (several[0], several[:2]))
+    old = iter(before.build())
+    for _ in range(steps):
+        next(old)
+    with pytest.raises(ChangedDataError):
+        iter(after.build()).set_state(old.get_state())
+    position, (note,) = after.build().carry(old.get_state())
+    start = int(note.rpartition("epoch ")[2].split()[0])
+    then, now = before.build()._dataset, after.build()._dataset
+    # Up to that epoch, what comes is what would have come.
+    for stream in range(streams):
+        same = then.rows(stream, streams, old.get_state()["streams"][str(stream)])
+        for row, at in now.rows(stream, streams, position["streams"][str(stream)]):
+            ahead = "row" in at  # What is packed together may be of two windows.
+            if now._epochs(at)(stream + (at["document"][0] + ahead) * streams)[0] + 1 >= start:
+                break
+            assert np.array_equal(row["tokens"], next(same)[0]["tokens"])
+    # All windows of an epoch have its blocks once: those of then, or all.
+    epochs, given_in = now._epochs(position["streams"]["0"]), dict[int, list[int]]()
+    for place in range(10 * (start + 1)):
+        epoch, _, count = epochs(place)
+        assert count == (then._count if epoch + 1 < start else now._count)
+        given_in.setdefault(epoch, []).extend(now.window(place, epochs)[0].tolist())
+    for epoch in range(start):
+        whole = names(dataset(several[: 1 + (epoch + 1 >= start)], part=part, epochs=1).rows(0, 1, None))
+        assert Counter(given_in[epoch]) == Counter(token for text in whole for token in [*text.encode(), 257])
+
+
+def test_a_run_whose_data_has_grown_goes_on_and_may_grow_again(several):
+    def reading(count):
+        return input_of(several[:count], seq_len=4).build()
+
+    batches = iter(reading(1))
+    for _ in range(7):
+        next(batches)
+    position, _ = reading(2).carry(batches.get_state())
+    grown = iter(reading(2))
+    grown.set_state(position)
+    given = [next(grown) for _ in range(60)]
+    again = iter(reading(2))
+    again.set_state(position)
+    for _ in range(20):
+        next(again)
+    resumed = iter(reading(2))
+    resumed.set_state(again.get_state())
+    np.testing.assert_array_equal(next(resumed)["tokens"], given[20]["tokens"])
+    epochs = reading(2).figures(grown.get_state())["epochs"]
+    assert epochs == pytest.approx(1 + (67 * 4 - 100) / 135, abs=0.3)
+    last, (note,) = reading(3).carry(grown.get_state())
+    first, second = last["streams"]["0"]["epochs_of"]
+    assert first == position["streams"]["0"]["epochs_of"][0] == [1, 20]
+    assert second[1] == 27
+    assert note == f"2 blocks more, of data that was added, come from epoch {1 + first[0] + second[0]} on"
+    final = iter(reading(3))
+    final.set_state(last)
+    np.testing.assert_array_equal(next(final)["tokens"], next(grown)["tokens"])
+
+
+def test_only_data_that_is_added_at_the_end_keeps_a_position(several):
+    batches = iter(input_of(several[:2]).build())
+    next(batches)
+    for others in ([several[1], several[0]], [several[0]], [several[0], several[2], several[1]]):
+        with pytest.raises(DataError, match="PreparedDataset cannot go on from a position in other data"):
+            input_of(others).build().carry(batches.get_state())
+
+
+def test_places_that_do_not_belong_together_are_refused(several, tmp_path, hugging_face_file):
+    from dovetail.data import HuggingFaceTokenizer
+
+    (tmp_path / "a.txt").write_text("call me")
+    other = HuggingFaceTokenizer.Config(file=hugging_face_file, eos_token="</s>")
+    made = Preparation.Config(sources=[str(tmp_path / "a.txt")], tokenizer=other, to=str(tmp_path / "b"), workers=0)
+    made.build().run()
+    with pytest.raises(ConfigError, match=r"dataset\.path: .*b was prepared with another tokenizer: HuggingFaceTok"):
+        dataset([several[0], str(tmp_path / "b")])
+    with pytest.raises(ConfigError, match=r"dataset\.path: '.*' and '.*' are the same data. Name it once"):
+        dataset([several[0], several[0]])
+    with pytest.raises(ConfigError, match=r"dataset\.path: names no place"):
+        dataset([])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 90),
+    seq_len=st.sampled_from([1, 3, 4, 7, 16]),
+    num_streams=st.sampled_from([1, 2, 5]),
+    places=st.integers(1, 3),
+    part=st.sampled_from(["all", "train"]),
+    shuffle=st.booleans(),
+)
+def test_the_position_after_some_rows_is_known_without_reading_up_to_there(
+    several, rows, seq_len, num_streams, places, part, shuffle
+):
+    data = dataset(several[:places], seq_len=seq_len, part=part, shuffle=shuffle)
+    wanted = [list(islice(data.rows(stream, num_streams, None), rows))[-1][1] for stream in range(num_streams)]
+    assert data.seek(rows, num_streams) == wanted
+
+
+def test_a_place_is_found_by_reading_one_window_of_a_stream(tmp_path, monkeypatch):
+    made = big(tmp_path).build()
+    counted = Counted(monkeypatch)
+    assert counted.of(lambda: made.seek(1)) < 16 * 4 * 4096 * 2 * 1.5
+    assert counted.of(lambda: made.seek(40)) < 16 * 4 * 4096 * 2 * 1.5  # Text of 40 steps would be much more.
+    read = iter(made)
+    for _ in range(40):
+        next(read)
+    assert made.seek(40) == read.get_state()
+
+
+def test_where_rows_have_padding_or_end_only_reading_tells(several):
+    assert dataset(several, packer=BestFitPacker.Config(window=2)).seek(3, 1) is None
+    assert dataset(several[2:], epochs=1).seek(100, 1) is None

@@ -48,7 +48,7 @@ def test_a_large_recipe_asks_for_data_and_says_both_ways_to_give_it():
         recipe("llama2-7b").build()
     assert str(e.value) == (
         "Trainer.Config: 1 required field is not set:\n"
-        "  input.dataset.path: str\n"
+        "  input.dataset.path: str | list[str]\n"
         "    Prepare text once, for runs of any size: dovetail data prepare SOURCE... --tokenizer TOKENIZER --to PLACE"
         "\n    and give the place: --data PLACE. Or give text, for a small run, and what tokenises it:\n"
         "    --text FILE... input.tokenizer.file=tokenizer.json 'input.tokenizer.eos_token=...'\n"

@@ -6,42 +6,35 @@ import json
 
 from dovetail.config import ConfigError
 
-from ._start import check_data
 from ._table import table
-from ._text import add_text, text_and_overrides
+from ._text import add_data_places, add_text, check_data, own_and_overrides
 from ._use import load_run, start_run
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     add_text(parser, "what to evaluate on, in place of all that the run evaluates")
-    parser.add_argument("--data", metavar="PLACE", help=_PREPARED)
+    add_data_places(parser, "to evaluate on all of it in place of all that the run evaluates")
     parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
     parser.set_defaults(run=_eval)
 
 
-_PREPARED = "what `dovetail data prepare` has written, to evaluate on all of it in place of what the run evaluates"
-
-
 def _eval(args: argparse.Namespace) -> int:
-    text, overrides = text_and_overrides(args)
-    if text and args.data is not None:
-        raise ConfigError("--text and --data: give one of them.")
-    if args.data is not None:
-        check_data(args.data)
+    own, overrides = own_and_overrides(args)
+    check_data(own.data)
     run = start_run(args.run_directory, overrides, args.step, args.mesh, args.on)
     from dovetail.serve import Sampler
     from dovetail.train import Evaluated, escaped, evaluators_of, findings, visible
 
     cfg = run.cfg
-    if text:
+    if own.text:
         from dovetail.zoo.recipes import eval_on_text
 
-        cfg = eval_on_text(cfg, text)
-    if args.data is not None:
+        cfg = eval_on_text(cfg, own.text)
+    if own.data:
         from dovetail.zoo.recipes import eval_on_data
 
-        cfg = eval_on_data(cfg, args.data)
+        cfg = eval_on_data(cfg, own.data)
     if all(isinstance(each, Sampler.Config) and not each.prompt for each in cfg.evaluators.values()):
         raise ConfigError(
             "this run has nothing to evaluate it (in evaluators). Name a text or data: --text FILE, --data PLACE"

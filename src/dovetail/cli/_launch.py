@@ -12,8 +12,9 @@ from dovetail.progress import is_quiet, phase
 
 from ._job import LAUNCHERS, job_for
 from ._resolve import Run, note, resolve
-from ._start import Start, add_start, check_data, start_and_overrides
+from ._start import Start, add_start, start_and_overrides
 from ._sweep import add_sweep, sweep
+from ._text import check_data
 
 _PREFIX = "launch."
 
@@ -68,8 +69,8 @@ class Asked(NamedTuple):
         """Returns what the run starts on, as its hosts are told. Data that is here as well is looked at."""
         is_here = launcher.shares_files if isinstance(launcher, Engine) else True
         start = self.start.in_full() if isinstance(launcher, Engine) else self.start
-        if start.data is not None and "://" not in start.data and is_here:
-            check_data(start.data)
+        if is_here:
+            check_data([place for place in start.data if "://" not in place])
         return start
 
     def _arguments(self, cfg: Launcher.Config, run: Run, rest: Sequence[str]) -> list[str]:

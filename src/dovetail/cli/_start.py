@@ -6,15 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.config import ConfigError
-
-from ._text import add_text, text_and_overrides
+from ._text import add_data_places, add_text, own_and_overrides
 
 if TYPE_CHECKING:
     from dovetail.data import DataChange
     from dovetail.train import Trainer
 
-_PREPARED = "what `dovetail data prepare` has written, to train on; the last of it held out"
 _FROM = "the directory of a run, or of a step (runs/x/checkpoints/step_600), to start from its weights"
 _ALLOW = "go on with a run although the config is not the one that made its steps; the differences are printed"
 _CHANGE = "what to do about other data: go on at the same place as exactly as can be, start anew, or go to the step's"
@@ -24,7 +21,7 @@ class Start(NamedTuple):
     """What a command line says of it."""
 
     text: tuple[str, ...] = ()
-    data: str | None = None
+    data: tuple[str, ...] = ()
     init_from: str | None = None
     allow_change: bool = False
     data_change: "DataChange | None" = None
@@ -32,7 +29,7 @@ class Start(NamedTuple):
     @property
     def is_other(self) -> bool:
         """Whether the data is not that of the recipe."""
-        return bool(self.text) or self.data is not None
+        return bool(self.text or self.data)
 
     def change(self, cfg: "Trainer.Config") -> "Trainer.Config":
         """Returns the config with data and weights in place."""
@@ -40,32 +37,33 @@ class Start(NamedTuple):
         from dovetail.zoo.recipes import on_data, on_text
 
         cfg = on_text(cfg, self.text) if self.text else cfg
-        cfg = cfg if self.data is None else on_data(cfg, self.data)
+        cfg = on_data(cfg, self.data) if self.data else cfg
         return cfg if self.init_from is None else cfg.set(init_from=InitFrom(path=self.init_from))
 
     def in_full(self) -> "Start":
         """Returns the same with paths that do not depend on where a process is started."""
-        text = tuple(map(_in_full, self.text))
-        data, init_from = (None if each is None else _in_full(each) for each in (self.data, self.init_from))
+        text, data = (tuple(map(_in_full, each)) for each in (self.text, self.data))
+        init_from = None if self.init_from is None else _in_full(self.init_from)
         return self._replace(text=text, data=data, init_from=init_from)
 
     @property
     def paths(self) -> list[str]:
         """What is read."""
-        return [*self.text, *(each for each in (self.data, self.init_from) if each is not None)]
+        return [*self.text, *self.data, *([] if self.init_from is None else [self.init_from])]
 
     def arguments(self) -> list[str]:
         """Returns what says the same to `dovetail train`."""
-        options = {"--data": self.data, "--from": self.init_from, "--data-change": self.data_change}
+        options = {"--from": self.init_from, "--data-change": self.data_change}
         given = [text for name, value in options.items() if value is not None for text in (name, value)]
         given += ["--allow-change"] if self.allow_change else []
+        given += ["--data", *self.data] if self.data else []
         return [*given, "--text", *self.text] if self.text else given
 
 
 def add_start(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     add_text(parser, "your text to train on, the last of it held out")
-    parser.add_argument("--data", metavar="PLACE", help=_PREPARED)
+    add_data_places(parser, "to train on; the last of it held out")
     parser.add_argument("--from", dest="init_from", metavar="RUN", help=_FROM)
     parser.add_argument("--allow-change", action="store_true", help=_ALLOW)
     parser.add_argument("--data-change", choices=("keep", "restart", "skip-to-step"), help=_CHANGE)
@@ -73,10 +71,8 @@ def add_start(parser: argparse.ArgumentParser) -> None:
 
 def start_and_overrides(args: argparse.Namespace) -> tuple[Start, list[str]]:
     """Returns what is said, and the overrides."""
-    files, overrides = text_and_overrides(args)
-    if files and args.data is not None:
-        raise ConfigError("--text and --data: give one of them.")
-    return Start(tuple(files), args.data, args.init_from, args.allow_change, args.data_change), overrides
+    own, overrides = own_and_overrides(args)
+    return Start(own.text, own.data, args.init_from, args.allow_change, args.data_change), overrides
 
 
 def without_changes(arguments: Sequence[str]) -> list[str]:
@@ -88,10 +84,3 @@ def without_changes(arguments: Sequence[str]) -> list[str]:
 
 def _in_full(path: str) -> str:
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def check_data(place: str) -> None:
-    """Raises if there is no prepared data at a place."""
-    from dovetail.data import tokenizer_at
-
-    tokenizer_at(place, "--data")

@@ -11,7 +11,8 @@ from dovetail.hardware import FULL_PROCESSES
 from dovetail.launch import RESUMABLE
 
 from ._resolve import Run, is_run, resolve
-from ._start import add_start, check_data, start_and_overrides
+from ._start import add_start, start_and_overrides
+from ._text import check_data
 
 if TYPE_CHECKING:
     from dovetail.train import Trainer
@@ -25,8 +26,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     start, overrides = start_and_overrides(args)
-    if start.data is not None:
-        check_data(start.data)
+    check_data(start.data)
     run = resolve(args.recipe, overrides, args.mesh, args.on, change=start.change, devices=True)
     cfg = _from_its_weights(run, overrides) if start.is_other and start.init_from is None else run.cfg
     trainer: Trainer = _on_those_left(cfg).build(files=run.files)

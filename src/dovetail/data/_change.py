@@ -52,26 +52,29 @@ def files_up_to(ends: np.ndarray, documents: int) -> str:
 class Epochs:
     """Which document of which epoch comes at a place, where the number of documents has grown in between.
 
-    Spans of epochs have the number of documents of then; after them, epochs have all documents there are.
+    Spans of epochs have the number of documents of then; after them, epochs have all documents there are. Instead of
+    documents it may count what is read in groups, `per` of them at a place: blocks in windows.
     """
 
-    def __init__(self, count: int, state: State | None) -> None:
+    def __init__(self, count: int, state: State | None, per: int = 1) -> None:
         self.spans: list[tuple[int, int]] = [(epochs, documents) for epochs, documents in (state or {}).get(_SPANS, [])]
-        self._count = count
+        self._count, self._per = count, per
 
     def __call__(self, place: int) -> tuple[int, int, int]:
         """Returns the epoch of a place, the place in it, and the number of documents of that epoch."""
         before = 0
         for epochs, documents in self.spans:
-            if place < epochs * documents:
-                return before + place // documents, place % documents, documents
-            before, place = before + epochs, place - epochs * documents
-        return before + place // self._count, place % self._count, self._count
+            size = -(-documents // self._per)
+            if place < epochs * size:
+                return before + place // size, place % size, documents
+            before, place = before + epochs, place - epochs * size
+        size = -(-self._count // self._per)
+        return before + place // size, place % size, self._count
 
     def until(self, epochs: int) -> "Epochs":
         """Returns the same where so many epochs have the documents of now, and more come after them."""
         more = epochs - sum(each for each, _ in self.spans)
-        made = Epochs(self._count, None)
+        made = Epochs(self._count, None, self._per)
         made.spans = [*self.spans, (more, self._count)] if more > 0 else list(self.spans)
         return made
 

@@ -53,6 +53,10 @@ class Dataset(Component, abc.ABC):
     def rows(self, stream: int, num_streams: int, state: State | None) -> Iterator[tuple[Row, State]]:
         """Yields the rows of a stream after position `state`, or all, each with the position after it."""
 
+    def seek(self, rows: int, num_streams: int) -> Sequence[State] | None:
+        """Returns where all streams are after so many rows of each, if that is known without reading up to there."""
+        return None
+
     @property
     @abc.abstractmethod
     def is_endless(self) -> bool:

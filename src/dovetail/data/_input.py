@@ -95,6 +95,10 @@ class Input(Component, abc.ABC):
             "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
         )
 
+    def seek(self, steps: int) -> State | None:
+        """Returns the position of all processes after so many steps, at least one, if that is known without reading."""
+        return None
+
     @property
     @abc.abstractmethod
     def is_endless(self) -> bool:
@@ -265,6 +269,13 @@ class TextInput(Input):
         found = self._dataset.carry(streams, Old(was["dataset"], same_tokens, position["step"]), self._num_streams)
         states = {str(stream): state for stream, state in enumerate(found.states)}
         return {"step": position["step"], "streams": states, "about": now}, [*notes, *found.notes]
+
+    def seek(self, steps: int) -> State | None:
+        found = self._dataset.seek(steps * self.cfg.batch_size // self._num_streams, self._num_streams)
+        if found is None:
+            return None
+        about = json.loads(json.dumps(self._about()))
+        return {"step": steps, "streams": {str(stream): state for stream, state in enumerate(found)}, "about": about}
 
     def figures(self, position: State) -> dict[str, float]:
         return self._dataset.figures(self._states_of(position["streams"]))

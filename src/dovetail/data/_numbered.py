@@ -45,6 +45,9 @@ class NumberedInput(Input, abc.ABC):
         notes = [f"it goes on with batch {position['step'] + 1} of the input as it is now"]
         return {**position, "about": {"input": repr(self.cfg)}}, notes
 
+    def seek(self, steps: int) -> State:
+        return {"step": steps, "streams": {"0": {"batches": steps}}, "about": {"input": repr(self.cfg)}}
+
     def iterator(self, *, shard_index: int = 0, shard_count: int = 1) -> BatchIterator:
         (spec,) = self.cfg.batch_specs()
         if not 0 <= shard_index < shard_count:

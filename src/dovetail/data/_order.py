@@ -62,6 +62,13 @@ def permuted(index: int, size: int, seed: int) -> int:
     return index_shuffle(index, max_index=size - 1, seed=seed % 2**32, rounds=4)
 
 
+def permuted_all(size: int, seed: int) -> np.ndarray:
+    """Returns where `permuted` takes each index."""
+    if size <= _SORTED_UP_TO:
+        return permutation(size, seed)
+    return np.fromiter((permuted(index, size, seed) for index in range(size)), np.int64, size)
+
+
 @functools.lru_cache(maxsize=16)
 def permutation(size: int, seed: int) -> np.ndarray:
     """Returns a permutation of `range(size)`: sorted by the outputs of SplitMix64, which are all different.

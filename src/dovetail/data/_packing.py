@@ -13,7 +13,7 @@ A position also counts: documents that are over (`ended`), and what became of th
 
 import abc
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -119,6 +119,14 @@ class Packer(Component, abc.ABC):
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
         """Yields the rows after position `state`, or all, each with the position after it, until the reader ends."""
 
+    def seek(self, rows: int, find: Callable[[int], tuple[Run, int, int] | None]) -> State | None:
+        """Returns the position after so many rows from the start, if that is known without making them.
+
+        `find` returns the run that the n-th token is in, where the next one is, and how many documents are before it;
+        None if there are not so many tokens.
+        """
+        return None
+
     def _make(self, pieces: Sequence[Piece]) -> Row:
         return make_row(pieces, seq_len=self.cfg.seq_len, pad_id=self.cfg.pad_id)
 
@@ -128,6 +136,10 @@ class ConcatPacker(Packer):
 
     def first(self, place: DocumentPlace) -> State:
         return {"document": place, "token": 0}
+
+    def seek(self, rows: int, find: Callable[[int], tuple[Run, int, int] | None]) -> State | None:
+        found = find(rows * self.cfg.seq_len)
+        return None if found is None else _position(*found)
 
     def rows(self, reader: Reader, state: State | None) -> Iterator[tuple[Row, State]]:
         return _joined_rows(self, reader, state or self.first(reader.first))

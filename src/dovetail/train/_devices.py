@@ -282,16 +282,21 @@ class GlobalBatches:
             notes = ["it is read from its start"]
         else:
             notes = [f"it is read from where it would be after step {position['step']}"]
+            known = self._data.seek(position["step"]) if position["step"] else start
+            start = self._read_up_to(position["step"], start) if known is None else known
         self._source.set_state(start)
-        if self.on_change == "skip-to-step":
-            with phase(f"reading up to step {position['step']}"):
-                for made in range(position["step"]):
-                    if next(self._source, None) is None:
-                        raise DataError(f"the data is for {made} steps, and the run goes on after {position['step']}.")
-            start = self._source.get_state()
         lines = [*error.changes, f"{self.on_change}:", *(f"  {note}." for note in notes)]
         self.said = "\n".join(f"  {line}" for line in lines)
         return start
+
+    def _read_up_to(self, step: int, start: Any) -> Any:
+        """Returns the position after so many steps, where only reading tells."""
+        self._source.set_state(start)
+        with phase(f"reading up to step {step}"):
+            for made in range(step):
+                if next(self._source, None) is None:
+                    raise DataError(f"the data is for {made} steps, and the run goes on after {step}.")
+        return self._source.get_state()
 
     def leave_out(self, what: "LeftOut") -> None:
         """Goes on after the last batch of what a rollback leaves out, and keeps the record of it.

@@ -202,35 +202,37 @@ def on_text(cfg: Trainer.Config, files: Sequence[str]) -> Trainer.Config:
     )
 
 
-def on_data(cfg: Trainer.Config, path: str) -> Trainer.Config:
+def on_data(cfg: Trainer.Config, places: Sequence[str]) -> Trainer.Config:
     """Returns a run on prepared data, with the tokenizer that it was prepared with; the last of it is held out.
 
-    The run has a directory of its own, named after that of the data.
+    The run has a directory of its own, named after that of the data, the first one of several.
     """
-    base = _text_input(cfg.input)
+    base = _text_input(cfg.input).set(tokenizer=None)
+    held_out = _held_out_data(cfg.set(input=base), places, "held-out")
     home = "runs/data" if cfg.directory is REQUIRED else cfg.directory
     return cfg.set(
-        input=base.set(tokenizer=None, dataset=_prepared(base, path).set(part="train"), streams=None),
-        evaluators={**cfg.evaluators, _EVAL: _held_out_data(cfg.set(input=base.set(tokenizer=None)), path, "held-out")},
-        directory=f"{home}-{_name_of(path)}",
+        input=base.set(dataset=_prepared(base, places).set(part="train"), streams=None),
+        evaluators={**cfg.evaluators, _EVAL: held_out},
+        directory=f"{home}-{_name_of(places[0])}",
     )
 
 
-def eval_on_data(cfg: Trainer.Config, path: str) -> Trainer.Config:
+def eval_on_data(cfg: Trainer.Config, places: Sequence[str]) -> Trainer.Config:
     """Returns a run that is evaluated on prepared data, all of it, and on nothing else."""
-    return cfg.set(evaluators={_EVAL: _held_out_data(cfg, path, "all")})
+    return cfg.set(evaluators={_EVAL: _held_out_data(cfg, places, "all")})
 
 
-def _held_out_data(cfg: Trainer.Config, path: str, part: Literal["all", "held-out"]) -> HeldOutLoss.Config:
+def _held_out_data(cfg: Trainer.Config, places: Sequence[str], part: Literal["all", "held-out"]) -> HeldOutLoss.Config:
     """Returns what evaluates a run on a part of prepared data: as the run does, where it does."""
     old, tokenizer = _evaluator(cfg), _text_input(cfg.input).tokenizer
     base = _text_input(old.input)
-    dataset = _prepared(base, path).set(part=part, epochs=1, shuffle=False)
+    dataset = _prepared(base, places).set(part=part, epochs=1, shuffle=False)
     return old.set(input=base.set(tokenizer=tokenizer, dataset=dataset, streams=None, num_workers=0))
 
 
-def _prepared(base: TextInput.Config, path: str) -> PreparedDataset.Config:
+def _prepared(base: TextInput.Config, places: Sequence[str]) -> PreparedDataset.Config:
     """Returns the data set of an input with prepared data in its place."""
+    path = places[0] if len(places) == 1 else list(places)
     if isinstance(base.dataset, PreparedDataset.Config):
         return base.dataset.set(path=path)
     packer = getattr(base.dataset, "packer", None)
