@@ -118,5 +118,7 @@ def test_tokens_that_are_not_there_are_config_errors_that_name_near_ones(tokeniz
     )
     with pytest.raises(ConfigError, match=r"prefix: the tokenizer has no token '<\|fim_prefix\|>'\.\n"):
         FillInTheMiddle.Config().build(tokenizer=ByteTokenizer.Config().build())
+    with pytest.raises(ConfigError, match=r"are '<\|fim_prefix\|>', '<\|fim_prefix\|>' and .*Name three tokens\."):
+        FillInTheMiddle.Config(middle=NAMES[0]).build(tokenizer=tokenizer)
     with pytest.raises(ConfigError, match=r"rate: is 1\.5\. Use a number from 0 to 1\."):
         FillInTheMiddle.Config(rate=1.5).build(tokenizer=tokenizer)

@@ -36,6 +36,11 @@ class FillInTheMiddle(DocumentTransform):
             if not 0 <= getattr(cfg, name) <= 1:
                 raise ConfigError(f"{place_of(self, name)}: is {getattr(cfg, name)}. Use a number from 0 to 1.")
         self._prefix, self._middle, self._suffix = map(self._id, ("prefix", "middle", "suffix"))
+        if len({self._prefix, self._middle, self._suffix}) < 3:
+            raise ConfigError(
+                f"{place_of(self)}: prefix, middle and suffix are {cfg.prefix!r}, {cfg.middle!r} and {cfg.suffix!r}. "
+                "Name three tokens."
+            )
 
     def _id(self, field: str) -> int:
         token, vocabulary = getattr(self.cfg, field), self._tokenizer.vocabulary()
@@ -70,9 +75,7 @@ class FillInTheMiddle(DocumentTransform):
         new = np.full(2, np.nan, np.float32)
         parts = [_taken(weights, part) if isinstance(part, range) else new[: len(part)] for part in order]
         found = np.concatenate([weights[:start], *parts, weights[stop:]])
-        for at in np.flatnonzero(np.isnan(found))[
-            ::-1
-        ].tolist():  # From the last on, so that what comes after is known.
+        for at in reversed(np.flatnonzero(np.isnan(found)).tolist()):  # So that what comes after is known.
             found[at] = found[at + 1] if at + 1 < len(found) else weights[stop - 1]
         return found
 

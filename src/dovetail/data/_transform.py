@@ -61,4 +61,4 @@ class Transforms:
 
 def draw(seed: int, *what: object) -> float:
     """Returns a number from 0 up to 1, by chance, that follows from a seed and what it is for."""
-    return derive_seed(seed, *what) / 2**64
+    return (derive_seed(seed, *what) >> 11) / 2**53  # As many bits as a float has: never rounded up to 1.
