@@ -13,11 +13,22 @@ import numpy as np
 import pytest
 
 from dovetail.checkpoint import Checkpointer
-from dovetail.data import ChangedDataError, DataError, Input, JsonLines, Mixture, Skipped, TextDataset, TextFiles
+from dovetail.data import (
+    ChangedDataError,
+    DataError,
+    Input,
+    JsonLines,
+    Mixture,
+    PreparedDataset,
+    Skipped,
+    TextDataset,
+    TextFiles,
+)
 from dovetail.train import Trainer
 from dovetail.train._data_record import DataRecord
 from dovetail.train._devices import GlobalBatches
 from dovetail.train._record import spans_of
+from support.prepared import prepared_corpus
 from support.runs import TEXT, evaluated_at_the_end, tiny
 
 DOCUMENTS = TEXT.split("\n\n\n")
@@ -225,3 +236,29 @@ def test_a_position_from_before_the_change_means_the_same_again_as_in_a_rollback
         found.append(np.asarray(next(batches)["tokens"]).tolist())
         assert batches.number == number
     assert found[0] == found[1]
+
+
+def test_a_run_on_prepared_data_goes_on_exactly_with_batches_of_another_size_for_which_it_would_choose_other_streams(
+    tmp_path, monkeypatch
+):
+    cfg = run_of(tmp_path, steps=3)
+    cfg = cfg.set_in("input.dataset", PreparedDataset.Config(path=prepared_corpus(), blocks=2))
+    given, step = list[Any](), Trainer._make_step
+    monkeypatch.setattr(
+        Trainer, "_make_step", lambda self, run, batch, checked: (given.append(batch), step(self, run, batch, checked))
+    )
+    cfg.build().run()
+    other: Any = cfg.set(steps=5, input=cfg.input.set(batch_size=8, seq_len=16))
+    other.build().run(data_change="keep")
+    streams = cfg.input.build()._num_streams
+    assert other.input.build()._num_streams == 2 * streams
+    made = cfg.set_in("input.seq_len", 1).input.build()._dataset
+    for stream in range(streams):
+        own = []
+        for batch in given:
+            rows = np.asarray(batch["tokens"])
+            size = len(rows) // streams
+            own += rows[stream * size : (stream + 1) * size].ravel().tolist()
+        wanted = [int(row["tokens"][0]) for row, _ in islice(made.rows(stream, streams, None), len(own))]
+        assert own == wanted
+    assert [*spans_of(Path(cfg.directory)).values()] == [(1, 3), (4, None)]

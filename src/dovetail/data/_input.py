@@ -95,6 +95,10 @@ class Input(Component, abc.ABC):
             "  Start it anew, or with what it has for the step: --data-change restart or skip-to-step."
         )
 
+    def follow(self, position: State) -> bool:
+        """Takes over from a position what the config leaves open; returns whether that has changed something."""
+        return False
+
     def seek(self, steps: int) -> State | None:
         """Returns the position of all processes after so many steps, at least one, if that is known without reading."""
         return None
@@ -269,6 +273,14 @@ class TextInput(Input):
         found = self._dataset.carry(streams, Old(was["dataset"], same_tokens, position["step"]), self._num_streams)
         states = {str(stream): state for stream, state in enumerate(found.states)}
         return {"step": position["step"], "streams": states, "about": now}, [*notes, *found.notes]
+
+    def follow(self, position: State) -> bool:
+        count = position["about"].get("streams")
+        is_open = self.cfg.streams is None and self._dataset.wants_streams and self._dataset.is_endless
+        if not is_open or count in (None, self._num_streams) or self.cfg.batch_size % count:
+            return False
+        self._num_streams = count  # With a batch of another size, it would choose others.
+        return True
 
     def seek(self, steps: int) -> State | None:
         found = self._dataset.seek(steps * self.cfg.batch_size // self._num_streams, self._num_streams)

@@ -264,6 +264,9 @@ class GlobalBatches:
         """Goes to a position, made with any number of processes: that of the run, or those of each of them."""
         state = merge_states([state, *others]) if others else state
         position = {name: value for name, value in state.items() if name != LEFT_OUT}
+        if position["step"] and self._data.follow(position):
+            self._source.close()
+            self._source = self._open()
         try:
             self._source.set_state(position)
         except ChangedDataError as e:
