@@ -23,7 +23,7 @@ _TOKEN = "DOVETAIL_BOARD_TOKEN"
 def add_board(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     where = "where runs are: a directory, at any depth, or s3://BUCKET/PATH or gs://BUCKET/PATH; by default, runs"
-    parser.add_argument("directory", nargs="?", default=None, metavar="DIR", help=where)
+    parser.add_argument("place", nargs="?", default=None, metavar="DIR", help=where)
     parser.add_argument("runs", nargs="*", default=[], metavar="RUN", help="with --export: which; by default, all")
     parser.add_argument("--port", type=int, default=None, help="by default 8686; 0: any that is free")
     parser.add_argument("--host", default="127.0.0.1", help="whom to listen to; all but this machine need a token")
@@ -33,7 +33,7 @@ def add_board(parser: argparse.ArgumentParser) -> None:
 
 
 def _board(args: argparse.Namespace) -> int:
-    place = args.directory or ("runs" if Path("runs").is_dir() else ".")
+    place = args.place or ("runs" if Path("runs").is_dir() else ".")
     if args.runs and not args.export:
         raise ConfigError(f"board: {args.runs[0]!r} is one too many. RUN is for --export; the page ticks runs itself.")
     runs = _runs(place)
