@@ -172,6 +172,10 @@ def test_what_cannot_be_computed_is_said_beside_what_was_measured(tmp_path: Path
     found = runs.memory("run", None)
     assert found["measured"] == {"step_seconds": 1.0, "mfu": 0.5, "tokens_per_second": 640.0}
     assert found["note"] == "The run has no checkpoint in its directory, from whose config this is computed."
+    (tmp_path / "run/checkpoints.url").write_text("s3://bucket/x\n")
+    assert runs.memory("run", None)["note"].startswith(
+        "The checkpoints of the run are at s3://bucket/x: `dovetail board"
+    )
     (tmp_path / "run/checkpoints").mkdir()
     found = runs.memory("run", None)
     assert (found["parts"], found["predicted"]) == ([], None)

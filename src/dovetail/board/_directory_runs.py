@@ -232,7 +232,7 @@ class DirectoryRuns(Runs):
             with self._root.directory(parts) as here:
                 key = (run, on, os.fstat(here).st_mtime_ns)
         except OSError as e:
-            raise Unavailable("The run has no checkpoint in its directory, from whose config this is computed.") from e
+            raise Unavailable(self._elsewhere(run)) from e
         with self._lock:
             if key in self._answers:
                 return self._answers[key]
@@ -242,6 +242,13 @@ class DirectoryRuns(Runs):
             while len(self._answers) > _ANSWERS:
                 self._answers.popitem(last=False)
         return found
+
+    def _elsewhere(self, run: str) -> str:
+        """Returns why there is no checkpoint to compute from. What a run says of other places is not followed."""
+        with contextlib.suppress(OSError), self._root.directory(parts_of(run)) as here:
+            if url := (read_at(here, ["checkpoints.url"], 4096) or b"").decode(errors="replace").strip():
+                return f"The checkpoints of the run are at {url}: `dovetail board {url}` shows what they have."
+        return "The run has no checkpoint in its directory, from whose config this is computed."
 
     def close(self) -> None:
         self._children.close()
