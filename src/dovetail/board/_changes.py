@@ -61,7 +61,7 @@ class Changes:
             try:
                 now = self._stamps()
             except OSError:
-                continue
+                now = before or {}
             took = time.monotonic() - start
             if before is not None and (changed := _changed(before, now)):
                 self._tell(changed[:_MOST])
