@@ -60,7 +60,7 @@ class DirectoryRuns(Runs):
     def _facts_of(self, run: str) -> Facts:
         """Returns what is known of a run; NotFound if it is gone."""
         known = self._facts.get(run)
-        stamp = stamp_of(self._root, run)
+        stamp = () if known is None else stamp_of(self._root, run)
         if known is None or known.stamp != stamp or not stamp:
             try:
                 now = facts_of(self._root, run)
@@ -161,6 +161,8 @@ class DirectoryRuns(Runs):
         with self._file(run, METRICS) as file:
             if file is None:
                 raise NotFound(f"The run {run!r:.200} has no metrics.")
+            if view.axis == "units" and self._kept.of(run).unit(file) is None:
+                raise NotFound(f"The run {run!r:.200} has not logged how many units it does in a second.")
             limits = {"begin": view.begin, "end": view.end, "most": view.points}
             metrics = self._kept.of(run)
             found = metrics.curve(file, view.name, view.axis, first=first, resumed=resumed, **limits)

@@ -58,8 +58,9 @@ def _run(runs: Runs, run: str) -> Iterator[tuple[str, Any]]:
     yield _address("run", run=run), about
     for axis in AXES:
         for name in about["metrics"]:
-            curve = runs.curve(run, View(name, axis, None, None, _POINTS))
-            yield _address("curves", run=run, name=name, x=axis), {"curves": [curve]}
+            with contextlib.suppress(NotFound):  # It has no units.
+                curve = runs.curve(run, View(name, axis, None, None, _POINTS))
+                yield _address("curves", run=run, name=name, x=axis), {"curves": [curve]}
     for kind, most in (("texts", _TEXTS), ("tables", _TABLES), ("pictures", None), ("histograms", None)):
         for name in about[kind]:
             answer = runs.samples(run, kind, name, None, most)

@@ -4,12 +4,12 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ._records import Catalog, Column, Heads, Sample, Taker, advance, record_of
+from ._records import Catalog, Column, Heads, Taker, advance
 from ._root import read
 from ._series import Axis, Curve, curve, points, restarts, seconds, units
 
@@ -149,9 +149,3 @@ class Kept:
         """The bytes that are kept, about."""
         with self._lock:
             return sum(each.size for each in self._runs.values())
-
-
-def read_samples(file: int, samples: Sequence[Sample], pick: Callable[[dict[str, Any]], Any]) -> list[Any]:
-    """Returns what `pick` makes of the records of samples, without those that are none any more."""
-    found = [(record_of(read(file, each.offset, each.length))) for each in samples]
-    return [pick(record) for record in found if record is not None]

@@ -10,7 +10,7 @@ from ._root import Root, parts_of, read
 from ._summary import said
 
 _MOST = 50  # In an answer.
-_MOST_STEPS = 2_000  # Histograms and pictures, which are answered at once.
+_PICTURES, _HISTOGRAMS = 2_000, 200  # Steps, which are answered at once.
 _LETTERS, _ROWS, _COLUMNS, _BINS = 100_000, 1_000, 100, 4_096
 _CELL = 2_000  # Letters.
 _PICTURE = 16 << 20  # Bytes.
@@ -73,7 +73,7 @@ def tables(catalog: Catalog, file: int, name: str, before: int | None, most: int
 def histograms(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
     """Returns histograms by step; where there are many, as many as can be told apart."""
     samples = _of(catalog, "histogram", name)
-    every = -(-len(samples) // (_MOST_STEPS // 10))
+    every = -(-len(samples) // _HISTOGRAMS)
     found: list[dict[str, Any]] = []
     for sample in samples[:: max(1, every)]:
         histogram = _named(_read(file, sample).get("histograms"), name)
@@ -87,7 +87,7 @@ def histograms(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
 def pictures(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
     """Returns where pictures are, by step."""
     found: list[dict[str, Any]] = []
-    for sample in _of(catalog, "picture", name)[-_MOST_STEPS:]:
+    for sample in _of(catalog, "picture", name)[-_PICTURES:]:
         where = _record_names(_read(file, sample).get("pictures")).get(name)
         if isinstance(where, str):
             found.append({"step": sample.step, "time": sample.time, "file": where[:1000]})
