@@ -19,13 +19,24 @@ from ._root import Root, open_at, parts_of, read_at
 
 METRICS, CONFIG = "metrics.jsonl", "config.txt"
 _EVENTS, _REPORT, _JOB = ("launch", "events.jsonl"), ("launch", "report.txt"), ("launch", "job.json")
-_WATCHED = ((METRICS,), (LEDGER,), (CONFIG,), _EVENTS, _REPORT, _JOB, ("checkpoints",), ("configs",))
+_WATCHED = (
+    (METRICS,),
+    (LEDGER,),
+    (CONFIG,),
+    _EVENTS,
+    _REPORT,
+    _JOB,
+    ("checkpoints",),
+    ("configs",),
+    ("launch", "0.log"),
+)
 _HEAD, _TAIL = 4 << 10, 64 << 10
 _MOST = 1 << 20  # Bytes of a config, or of a record of a job.
 _LINES = 10  # Of the tail of the metrics, that are read whole: by these steps the rest is paced.
 _DEEP = 4 << 20  # Bytes in which evaluations are looked for.
 _EVALUATED, _EVALUATIONS = b'"eval', 4  # What is in lines of evaluations, and how many of them are read.
 _ALIVE = 60.0  # Seconds: a ledger is written every three of them while its process lives ...
+_NOTICED = 10.0  # ... and a supervisor notices an end within seconds ...
 _STARTING = 900.0  # ... but nobody does while a supervisor waits for hosts, or starts processes.
 _RATE = "_per_second"
 _STEPS = re.compile(rb"\nsteps = (\d{1,15})(?:\n|$)")
@@ -52,6 +63,7 @@ class Facts(NamedTuple):
     kind: str  # What the last process did.
     ended: str
     is_supervised: bool
+    is_alone: bool  # Whether the last process said goodbye, and its supervisor nothing after that.
     over: int | None  # The exit code, if a supervisor has written one.
     error: str | None
     problems: Sequence[str]
@@ -115,6 +127,7 @@ def facts_of(root: Root, run: str) -> Facts:
         kind=str(ledger.get("kind", "")),
         ended=str(ledger.get("ended", "")),
         is_supervised=bool(events) and events.get("event") != "over",
+        is_alone=bool(ledger.get("ended")) and (ledger["last"] or 0.0) > events.get("last", 0.0),
         over=events["code"] if events.get("event") == "over" and _is_newest(events, ledger) else None,
         error=_first_line(report.decode(errors="replace")) if report else events.get("error"),
         problems=[each for each in problems if each],
@@ -305,7 +318,7 @@ def state_of(facts: Facts, now: float) -> str:
     quiet = now - facts.touched
     if facts.over is not None:
         return {DONE: "done", RESUMABLE: "stopped"}.get(facts.over, "failed")
-    if facts.is_supervised and (facts.ended != "done" or not facts.has_ledger):
+    if facts.is_supervised and (not facts.is_alone or quiet < _NOTICED):
         return "running" if quiet < (_ALIVE if facts.has_ledger and not facts.ended else _STARTING) else "lost"
     if facts.ended:
         return facts.ended if facts.ended in ("done", "stopped", "failed") else "failed"
