@@ -90,7 +90,7 @@ HOSTILE = [
     "a/checkpoints",
     "a/pictures",
     "/etc",
-    "file:///etc",
+    "data:text/html,x",
     "~",
     "a" * 3000,
     "\u202ea",

@@ -83,7 +83,7 @@ def test_a_supervisor_has_the_last_word(tmp_path: Path, code: int | None, state:
     write_events(tmp_path / "run", {"event": "launched"}, failed, {"event": "over", "code": code})
     found = run_in(tmp_path)
     assert found["state"] == state
-    assert found["error"] == (None if state == "done" else "ValueError: no")
+    assert found["error"] == ("ValueError: no" if state == "failed" else None)
 
 
 def test_a_run_that_went_on_after_its_launch_is_not_over(tmp_path: Path) -> None:

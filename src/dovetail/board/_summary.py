@@ -353,7 +353,7 @@ def run_of(run: str, name: str, facts: Facts, now: float) -> dict[str, Any]:
         "updated": facts.updated,
         "seconds": None if span is None else round(span, 3),
         "phase": facts.kind if state == "running" else None,
-        "error": facts.error if state != "done" else None,
+        "error": facts.error if state in ("failed", "lost") else None,  # One that was overcome is an event.
         "problems": list(facts.problems),
         "last": {name: said(value) for name, value in facts.last.items()},
     }
