@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.board import Api, Board, DirectoryRuns
+from dovetail.board import Api, Board, DirectoryRuns, Refused
 from dovetail.board._api import json_bytes
 from dovetail.board._child import Unavailable
 from support.boards import PNG, ask, write_metrics, write_run
@@ -43,6 +43,14 @@ def test_curves_of_several_runs_over_each_axis(board: Board) -> None:
     time = get(board, "/api/curves?run=a&name=loss&x=time&from=13&to=14")["curves"][0]
     assert (time["x"], time["y"], time["count"]) == ([13, 14], [1.0, 0.9090909], 2)  # The first start was 3 s before.
     assert get(board, "/api/curves?run=a&name=none")["curves"][0]["count"] == 0
+
+
+def test_a_run_without_units_has_no_curve_over_them(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "run", [{"step": 1, "loss": 1.0}])
+    with DirectoryContext(tmp_path) as api:
+        assert count(api) == 1
+        with pytest.raises(Refused, match="has not logged how many units it does in a second"):
+            api.answer("/api/curves", query("run=run&name=loss&x=units"))
 
 
 def test_runs_that_are_not_there_are_left_out_of_an_answer_about_several(board: Board) -> None:
@@ -140,7 +148,7 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_gone_and_others_are_not(tmp_
             file.unlink()
         (tmp_path / "run").rmdir()
         assert {run["id"] for run in api.listed()["runs"]} == {"other"}
-        with pytest.raises(Exception, match=r"gone|no run"):
+        with pytest.raises(Refused, match=r"gone|no run"):
             count(api)
 
 
@@ -172,6 +180,10 @@ def test_what_cannot_be_computed_is_said_beside_what_was_measured(tmp_path: Path
     found = runs.memory("run", None)
     assert found["measured"] == {"step_seconds": 1.0, "mfu": 0.5, "tokens_per_second": 640.0}
     assert found["note"] == "The run has no checkpoint in its directory, from whose config this is computed."
+    (tmp_path / "run/checkpoints.url").write_text("s3://bucket/x\n")
+    assert runs.memory("run", None)["note"].startswith(
+        "The checkpoints of the run are at s3://bucket/x: `dovetail board"
+    )
     (tmp_path / "run/checkpoints").mkdir()
     found = runs.memory("run", None)
     assert (found["parts"], found["predicted"]) == ([], None)

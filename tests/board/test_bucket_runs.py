@@ -36,6 +36,7 @@ class Child:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
+    pytest.importorskip("moto", reason="the S3 server of the tests: install the extra dev")
     with s3_server() as endpoint, pytest.MonkeyPatch.context() as patch:
         for name, value in environment(endpoint).items():
             patch.setenv(name, value)

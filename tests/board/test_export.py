@@ -141,6 +141,15 @@ def test_all_that_the_page_asks_for_is_there(tmp_path: Path) -> None:
     assert not any("not chosen" in address for address in data)
 
 
+@pytest.mark.usefixtures("page")
+def test_a_run_without_units_is_exported_without_them(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "run", [{"step": 1, "loss": 1.0}])
+    data = json.loads(exported(tmp_path).all("script")[2][1])
+    curves = [address for address in data if address.startswith("/api/curves")]
+    assert [address.partition("&x=")[2] for address in curves] == ["step", "time"]
+    assert "/api/log?run=run" in data
+
+
 def test_the_page_as_it_is_becomes_one_file(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3)
     found = exported(tmp_path)

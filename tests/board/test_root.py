@@ -84,6 +84,27 @@ def test_nothing_but_a_regular_file_below_the_root_is_opened(tmp_path: Path, par
         assert read_at(here, ["run", "config.txt"], 4, last=True) == b"100\n"
 
 
+def test_a_directory_without_rights_is_a_problem_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "closed/b", "c"):
+        write_run(tmp_path / name, 1)
+    if os.geteuid():
+        (tmp_path / "closed").chmod(0)
+    else:  # Nothing is closed to who runs this: the system is made to say so.
+        whole = Root._inside
+
+        def inside(self: Root, below: str) -> dict[str, str]:
+            if below == "closed":
+                raise PermissionError(13, "Permission denied")
+            return whole(self, below)
+
+        monkeypatch.setattr(Root, "_inside", inside)
+    found = Root(tmp_path).find()
+    (tmp_path / "closed").chmod(0o700)
+    assert (found.runs, found.problems) == (["a", "c"], ["closed: cannot be read: Permission denied."])
+
+
 def test_the_id_of_a_run_is_its_path() -> None:
     assert (parts_of("."), parts_of("a"), parts_of("a/b")) == ([], ["a"], ["a", "b"])
 

@@ -66,14 +66,15 @@ def test_a_text_is_cut_where_it_is_too_long(tmp_path: Path, runs: DirectoryRuns)
 
 def test_tables_have_what_json_can_say(tmp_path: Path, runs: DirectoryRuns) -> None:
     rows = [[1, 2.5, "nan", None, True, HOSTILE, {"a": 1}], "no row"]
-    write_metrics(tmp_path / "run", [{"step": 1, "tables": {"t": {"columns": ["a", 3], "rows": rows}}}])
+    long = {"columns": ["a"], "rows": [[i] for i in range(1500)]}
+    write_metrics(
+        tmp_path / "run",
+        [{"step": 1, "tables": {"t": {"columns": ["a", 3], "rows": rows}}}, {"step": 1, "tables": {"u": long}}],
+    )
     (found,) = runs.samples("run", "tables", "t", None)["tables"]
     assert found["columns"] == ["a", "3"]
     assert found["rows"] == [[1.0, 2.5, "nan", None, True, HOSTILE, "{'a': 1}"], []]
-    write_metrics(
-        tmp_path / "long", [{"step": 1, "tables": {"t": {"columns": ["a"], "rows": [[i] for i in range(1500)]}}}]
-    )
-    (found,) = runs.samples("long", "tables", "t", None)["tables"]
+    (found,) = runs.samples("run", "tables", "u", None)["tables"]
     assert (len(found["rows"]), found["note"]) == (1000, "500 more rows are not shown.")
 
 

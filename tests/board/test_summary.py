@@ -83,7 +83,7 @@ def test_a_supervisor_has_the_last_word(tmp_path: Path, code: int | None, state:
     write_events(tmp_path / "run", {"event": "launched"}, failed, {"event": "over", "code": code})
     found = run_in(tmp_path)
     assert found["state"] == state
-    assert found["error"] == (None if state == "done" else "ValueError: no")
+    assert found["error"] == ("ValueError: no" if state == "failed" else None)
 
 
 def test_a_run_that_went_on_after_its_launch_is_not_over(tmp_path: Path) -> None:
@@ -94,9 +94,17 @@ def test_a_run_that_went_on_after_its_launch_is_not_over(tmp_path: Path) -> None
 
 def test_a_run_between_a_failure_and_the_next_start_is_running(tmp_path: Path) -> None:
     write_ledger(write_run(tmp_path / "run"), [OPEN, {**AT, "ended": "failed"}])
-    write_events(tmp_path / "run", {"event": "launched"}, {"event": "failed", "text": "RuntimeError: lost"})
+    failed = {"event": "failed", "text": "RuntimeError: lost", "time": START + 22}
+    write_events(tmp_path / "run", {"event": "launched"}, failed)
     assert run_in(tmp_path, quiet=100)["state"] == "running"
     assert run_in(tmp_path, quiet=1000)["state"] == "lost"
+
+
+def test_a_goodbye_that_no_supervisor_notices_is_the_last_word(tmp_path: Path) -> None:
+    write_ledger(write_run(tmp_path / "run"), [OPEN, {**AT, "wall": START + 900, "ended": "stopped"}])
+    write_events(tmp_path / "run", {"event": "launched"})  # Its supervisor was killed, and the run went on without.
+    assert run_in(tmp_path, quiet=5)["state"] == "running"
+    assert run_in(tmp_path, quiet=20)["state"] == "stopped"
 
 
 def test_a_report_is_the_error_of_a_run(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from ._api import Api as Api
 from ._api import Refused as Refused
 from ._bucket_runs import BucketRuns as BucketRuns
+from ._child import TOKEN as TOKEN
 from ._directory_runs import DirectoryRuns as DirectoryRuns
 from ._export import export as export
 from ._export import named as named

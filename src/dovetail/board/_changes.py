@@ -50,9 +50,10 @@ class Changes:
         took = 0.0
         while True:
             with self._lock:
-                self._lock.wait(max(self._every, _SHARE * took))
+                if before is not None:  # The first look is at once: from it on changes are seen.
+                    self._lock.wait(max(self._every, _SHARE * took))
                 if not self._waiting:
-                    before = None  # Whoever comes next has just read all there is.
+                    before = None
                     self._lock.wait_for(lambda: self._waiting or self.is_closed)
                 if self.is_closed:
                     return
@@ -60,7 +61,7 @@ class Changes:
             try:
                 now = self._stamps()
             except OSError:
-                continue
+                now = before or {}
             took = time.monotonic() - start
             if before is not None and (changed := _changed(before, now)):
                 self._tell(changed[:_MOST])

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+TOKEN = "DOVETAIL_BOARD_TOKEN"  # The environment may have it.
 _SECONDS = 60.0
 _MOST = 64 << 20  # Bytes of an answer.
 
@@ -42,7 +43,7 @@ class Children:
             self._turn.release()
 
     def _asked(self, arguments: Sequence[str]) -> Any:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        environment = {name: value for name, value in os.environ.items() if name != TOKEN} | {"JAX_PLATFORMS": "cpu"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self._lock:
             if self._is_closed:

@@ -24,6 +24,7 @@ from ._timeline import Ledgers, told
 
 MEMORY = 256 << 20  # Bytes of metrics that are kept.
 _AGAIN = 5.0  # Seconds between two looks for new runs.
+_SHARE = 20.0  # Times as long as a look took.
 _MOMENT = 0.2  # Seconds.
 _EVENTS = 4 << 20  # Bytes, from the end.
 _LEDGERS, _ANSWERS = 64, 64  # That are kept.
@@ -42,7 +43,7 @@ class DirectoryRuns(Runs):
         self._kept = Kept(memory)
         self._lock = threading.RLock()
         self._found = Found([], [])
-        self._looked = -_AGAIN
+        self._looked, self._pause = -_AGAIN, _AGAIN
         self._facts: dict[str, Facts] = {}
         self._ledgers: OrderedDict[str, tuple[threading.Lock, Ledgers]] = OrderedDict()
         self._answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -51,16 +52,18 @@ class DirectoryRuns(Runs):
 
     def _find(self, *, at_once: bool = False) -> Found:
         with self._lock:
-            if at_once or time.monotonic() - self._looked >= _AGAIN:
+            start = time.monotonic()
+            if start - self._looked >= (min(1.0, self._pause) if at_once else self._pause):
                 self._found = self._root.find()
                 self._looked = time.monotonic()
+                self._pause = max(_AGAIN, _SHARE * (self._looked - start))
                 self._facts = {run: self._facts[run] for run in self._found.runs if run in self._facts}
             return self._found
 
     def _facts_of(self, run: str) -> Facts:
         """Returns what is known of a run; NotFound if it is gone."""
         known = self._facts.get(run)
-        stamp = stamp_of(self._root, run)
+        stamp = () if known is None else stamp_of(self._root, run)
         if known is None or known.stamp != stamp or not stamp:
             try:
                 now = facts_of(self._root, run)
@@ -129,12 +132,12 @@ class DirectoryRuns(Runs):
         found |= {"texts": [], "pictures": [], "tables": [], "histograms": []}
         with self._file(run, METRICS) as file:
             if file is not None:
-                catalog = self._kept.of(run).catalog(file)
-                found |= {"metrics": sorted(catalog.metrics), **_samples.names_of(catalog)}
-                if unit := unit_in(catalog.metrics):
+                seen = self._kept.of(run).seen(file)
+                found |= {"metrics": sorted(seen.metrics), **_samples.names_of(seen)}
+                if unit := unit_in(seen.metrics):
                     found["run"]["unit"] = unit
-                if catalog.bad:
-                    text = f"{METRICS}: {catalog.bad:,} lines are torn, or no records, and are passed over."
+                if seen.bad:
+                    text = f"{METRICS}: {seen.bad:,} lines are torn, or no records, and are passed over."
                     found["run"]["problems"].append(text)
         self._kept.trim()
         found["config"], earlier = self._config(run)
@@ -161,6 +164,8 @@ class DirectoryRuns(Runs):
         with self._file(run, METRICS) as file:
             if file is None:
                 raise NotFound(f"The run {run!r:.200} has no metrics.")
+            if view.axis == "units" and self._kept.of(run).unit(file) is None:
+                raise NotFound(f"The run {run!r:.200} has not logged how many units it does in a second.")
             limits = {"begin": view.begin, "end": view.end, "most": view.points}
             metrics = self._kept.of(run)
             found = metrics.curve(file, view.name, view.axis, first=first, resumed=resumed, **limits)
@@ -180,13 +185,13 @@ class DirectoryRuns(Runs):
         with self._file(run, METRICS) as file:
             if file is None:
                 return {kind: []} | ({"more": False} if kind in ("texts", "tables") else {})
-            catalog = self._kept.of(run).catalog(file)
+            seen = self._kept.of(run).seen(file)
             limit = {} if most is None else {"most": most}
             if kind == "texts":
-                return _samples.texts(catalog, file, name, before, **limit)
+                return _samples.texts(seen, file, name, before, **limit)
             if kind == "tables":
-                return _samples.tables(catalog, file, name, before, **limit)
-            return (_samples.pictures if kind == "pictures" else _samples.histograms)(catalog, file, name)
+                return _samples.tables(seen, file, name, before, **limit)
+            return (_samples.pictures if kind == "pictures" else _samples.histograms)(seen, file, name)
 
     def picture(self, run: str, file: str) -> tuple[str, bytes]:
         self._checked(run)
@@ -220,19 +225,19 @@ class DirectoryRuns(Runs):
         facts = self._checked(run)
         found: Answer = {"parts": [], "predicted": None, "measured": measured(facts)}
         try:
-            told = self._told_of(run, facts, on or facts.hardware)
+            computed = self._computed(run, on or facts.hardware)
         except Unavailable as e:
             return found | {"note": str(e)}
-        return found | {"parts": told["parts"], "predicted": told["predicted"]}
+        return found | {"parts": computed["parts"], "predicted": computed["predicted"]}
 
-    def _told_of(self, run: str, facts: Facts, on: str | None) -> Answer:
+    def _computed(self, run: str, on: str | None) -> Answer:
         """Returns what a child computes, once for each newest checkpoint."""
         parts = [*parts_of(run), "checkpoints"]
         try:
             with self._root.directory(parts) as here:
                 key = (run, on, os.fstat(here).st_mtime_ns)
         except OSError as e:
-            raise Unavailable("The run has no checkpoint in its directory, from whose config this is computed.") from e
+            raise Unavailable(self._elsewhere(run)) from e
         with self._lock:
             if key in self._answers:
                 return self._answers[key]
@@ -242,6 +247,13 @@ class DirectoryRuns(Runs):
             while len(self._answers) > _ANSWERS:
                 self._answers.popitem(last=False)
         return found
+
+    def _elsewhere(self, run: str) -> str:
+        """Returns why there is no checkpoint to compute from. What a run says of other places is not followed."""
+        with contextlib.suppress(OSError), self._root.directory(parts_of(run)) as here:
+            if url := (read_at(here, ["checkpoints.url"], 4096) or b"").decode(errors="replace").strip():
+                return f"The checkpoints of the run are at {url}: `dovetail board {url}` shows what they have."
+        return "The run has no checkpoint in its directory, from whose config this is computed."
 
     def close(self) -> None:
         self._children.close()

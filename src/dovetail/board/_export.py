@@ -2,10 +2,11 @@
 """One HTML file with the page and all data of some runs in it: it opens without a server, and loads nothing."""
 
 import base64
+import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +19,8 @@ from ._series import AXES
 
 _POINTS, _LINES, _TEXTS, _TABLES = 800, 500, 500, 50
 _LONGEST = 256 << 20  # Bytes.
+_PATIENCE = 60.0  # Seconds in which memory is computed, which takes some for each run.
+_LATE = "It was not computed for this export, which has many runs."
 _STYLE = re.compile(r'^<link rel="stylesheet" href="static/([\w.-]+)">$', re.M)
 _SCRIPT = re.compile(r'^<script src="static/([\w.-]+)"></script>$', re.M)
 _MODULE = re.compile(r'^<script type="module" src="static/([\w.-]+)"></script>$', re.M)
@@ -26,65 +29,66 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.-]+)";\n', re.M)
 
 def export(runs: Runs, chosen: Sequence[str]) -> bytes:
     """Returns the page with what it would ask for of some runs. Runs that are gone are left out; one must be there."""
-    data, size = collected(runs, chosen), 0
-    pieces: list[bytes] = []
-    for address, answer in data.items():
-        piece = json_bytes(address) + b":" + json_bytes(answer)
-        size += len(piece)
+    pieces, size = list[bytes](), 0
+    for address, answer in answers(runs, chosen):
+        pieces.append(json_bytes(address) + b":" + json_bytes(answer))
+        size += len(pieces[-1])
         if size > _LONGEST:
             raise Refused(413, f"The export has more than {_LONGEST >> 20} MiB. Choose fewer runs.")
-        pieces.append(piece)
     return page(b"{" + b",".join(pieces) + b"}")
 
 
-def collected(runs: Runs, chosen: Sequence[str]) -> dict[str, Any]:
-    """Returns the answers to all that the page asks for, by address."""
+def answers(runs: Runs, chosen: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yields all that the page asks for, by address."""
     listed = {each["id"]: each for each in runs.listed()["runs"]}
     there = [run for run in dict.fromkeys(chosen) if run in listed]
     if not there:
         raise Refused(404, f"There is no run {', '.join(chosen)!r:.200} here.")
     about = {"directory": runs.where, "now": time.time(), "version": __version__, "problems": []}
-    found: dict[str, Any] = {"/api/runs": {**about, "runs": [listed[run] for run in there]}}
+    yield "/api/runs", {**about, "runs": [listed[run] for run in there]}
+    end = time.monotonic() + _PATIENCE
     for run in there:
-        try:
-            found |= _run(runs, run)
-        except NotFound:  # It went away meanwhile.
-            continue
-    return found
+        with contextlib.suppress(NotFound):  # It went away meanwhile.
+            yield from _run(runs, run)
+            yield _address("memory", run=run), _memory(runs, run) if time.monotonic() < end else _not_computed(_LATE)
 
 
-def _run(runs: Runs, run: str) -> dict[str, Any]:
+def _run(runs: Runs, run: str) -> Iterator[tuple[str, Any]]:
     about = runs.about(run)
-    found: dict[str, Any] = {_address("run", run=run): about}
+    yield _address("run", run=run), about
     for axis in AXES:
         for name in about["metrics"]:
-            curve = runs.curve(run, View(name, axis, None, None, _POINTS))
-            found[_address("curves", run=run, name=name, x=axis)] = {"curves": [curve]}
+            with contextlib.suppress(NotFound):  # It has no units.
+                curve = runs.curve(run, View(name, axis, None, None, _POINTS))
+                yield _address("curves", run=run, name=name, x=axis), {"curves": [curve]}
     for kind, most in (("texts", _TEXTS), ("tables", _TABLES), ("pictures", None), ("histograms", None)):
         for name in about[kind]:
             answer = runs.samples(run, kind, name, None, most)
-            found[_address(kind, run=run, name=name)] = answer | ({"more": False} if "more" in answer else {})
+            yield _address(kind, run=run, name=name), answer | ({"more": False} if "more" in answer else {})
             if kind == "pictures":
-                found |= _pictures(runs, run, answer)
-    found[_address("goodput", run=run)] = runs.goodput(run)
-    found[_address("log", run=run)] = runs.log(run, _LINES, None)
+                yield from _pictures(runs, run, answer)
+    yield _address("goodput", run=run), runs.goodput(run)
+    yield _address("log", run=run), runs.log(run, _LINES, None)
+
+
+def _memory(runs: Runs, run: str) -> Answer:
     try:
-        found[_address("memory", run=run)] = runs.memory(run, None)
+        return runs.memory(run, None)
     except Unavailable as e:
-        found[_address("memory", run=run)] = {"parts": [], "predicted": None, "measured": None, "note": str(e)}
-    return found
+        return _not_computed(str(e))
 
 
-def _pictures(runs: Runs, run: str, answer: Answer) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _not_computed(why: str) -> Answer:
+    return {"parts": [], "predicted": None, "measured": None, "note": why}
+
+
+def _pictures(runs: Runs, run: str, answer: Answer) -> Iterator[tuple[str, str]]:
     for each in answer["pictures"]:
         try:
             kind, data = runs.picture(run, each["file"])
         except (NotFound, ValueError):
             continue
-        text = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        found[_address("picture", run=run, file=each["file"])] = text
-    return found
+        yield _address("picture", run=run, file=each["file"]), f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def _address(what: str, **parameters: str) -> str:

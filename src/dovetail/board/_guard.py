@@ -49,7 +49,7 @@ class Guard:
         if self._token is None and not is_local(_hostname(host)):
             raise Refused(403, f"This server is for this machine alone, and has no name {host!r:.100}.")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             raise Refused(403, "A page from elsewhere may not ask this server.")
         if headers.get("sec-fetch-site") == "cross-site" and not is_page:
             raise Refused(403, "A page from elsewhere may not ask this server.")

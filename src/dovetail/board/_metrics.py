@@ -4,12 +4,12 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ._records import Catalog, Column, Heads, Sample, Taker, advance, record_of
+from ._records import Catalog, Column, Heads, Sample, Taker, advance
 from ._root import read
 from ._series import Axis, Curve, curve, points, restarts, seconds, units
 
@@ -17,6 +17,14 @@ PACE = "loss"  # Each step that is logged has one.
 RATE = "_per_second"
 _SEEN = 256  # Bytes at the end of what was read, by which another file in its place is known.
 _MOST_COLUMNS = 512  # Of a run.
+
+
+class Seen(NamedTuple):
+    """What there is in a file, at a moment."""
+
+    metrics: list[str]
+    samples: list[Sample]
+    bad: int  # Lines that are no records.
 
 
 class Metrics:
@@ -27,15 +35,11 @@ class Metrics:
         self._start()
 
     def _start(self) -> None:
+        self.size = 0  # The bytes of memory that this takes, about.
         self._file: tuple[int, int] | None = None
         self._seen = b""
         self._heads, self._catalog = Heads(), Catalog()
         self._columns: OrderedDict[str, Column] = OrderedDict()
-
-    @property
-    def size(self) -> int:
-        """The bytes of memory that this takes, about."""
-        return self._heads.size + self._catalog.size + sum(each.size for each in self._columns.values())
 
     def columns(self, file: int, names: Sequence[str]) -> tuple[Heads, list[Column]]:
         """Returns steps and times, and metrics by name, of an open file as it is now."""
@@ -52,12 +56,12 @@ class Metrics:
                 self._columns.popitem(last=False)
             return self._heads, found
 
-    def catalog(self, file: int) -> Catalog:
+    def seen(self, file: int) -> Seen:
         """Returns what there is in an open file as it is now."""
         with self._lock:
             self._check(file)
             self._advance(file, [self._catalog])
-            return self._catalog
+            return Seen(list(self._catalog.metrics), list(self._catalog.samples), self._catalog.bad)
 
     def curve(
         self,
@@ -88,7 +92,7 @@ class Metrics:
 
     def unit(self, file: int) -> str | None:
         """Returns what the input of the run is counted in; None where it does not say."""
-        return unit_in(self.catalog(file).metrics)
+        return unit_in(self.seen(file).metrics)
 
     def _advance(self, file: int, takers: Sequence[Taker]) -> None:
         size = os.fstat(file).st_size
@@ -98,6 +102,7 @@ class Metrics:
         end = max(each.end for each in [self._heads, self._catalog, *self._columns.values()])
         self._seen = read(file, max(0, end - _SEEN), min(end, _SEEN))
         self._end = end
+        self.size = self._heads.size + self._catalog.size + sum(each.size for each in self._columns.values())
 
     def _check(self, file: int) -> None:
         """Starts anew if this is not the file that was read before, with more at its end."""
@@ -110,7 +115,7 @@ class Metrics:
         self._file = same
 
 
-def unit_in(names: "Sequence[str] | dict[str, Any]") -> str | None:
+def unit_in(names: Sequence[str]) -> str | None:
     """Returns the unit, in the singular, of what is counted by the second.
 
     >>> unit_in(["loss", "tokens_per_second"])
@@ -149,9 +154,3 @@ class Kept:
         """The bytes that are kept, about."""
         with self._lock:
             return sum(each.size for each in self._runs.values())
-
-
-def read_samples(file: int, samples: Sequence[Sample], pick: Callable[[dict[str, Any]], Any]) -> list[Any]:
-    """Returns what `pick` makes of the records of samples, without those that are none any more."""
-    found = [(record_of(read(file, each.offset, each.length))) for each in samples]
-    return [pick(record) for record in found if record is not None]

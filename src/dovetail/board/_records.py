@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-_START = b'{"step": '
+_START, _END = b'{"step": ', ord("}")
 _HEAD = 96  # Bytes of a line that have its step and time.
 _HEADS = re.compile(rb'\{"step": (\d{1,15}), "time": (\d{1,12}(?:\.\d{1,12})?), "[^\n]*\n')
 _PLAIN = re.compile(r"[ !#-\[\]-~]{1,200}")  # Names of metrics that are written as they are.
@@ -60,7 +60,7 @@ def lines_of(data: bytes, *, first: int, offset: int) -> Lines:
     odd = [
         i
         for i, line in enumerate(lines)
-        if line.rfind(b"{") or not line.startswith(_START) or not line.endswith(b"}")  # Or torn.
+        if line.rfind(b"{") or not line.startswith(_START) or line[-1] != _END  # Or torn.
     ]
     return Lines(first, offset, data, lines, odd)
 
@@ -116,9 +116,8 @@ class Heads:
         found = _HEADS.findall(b"\n".join([*heads, b""]))
         if len(found) == len(heads):
             if found:
-                step, time = zip(*found, strict=True)
                 where: Any = plain if odd else slice(None)
-                steps[where], times[where] = list(map(int, step)), list(map(float, time))
+                steps[where], times[where] = [int(step) for step, _ in found], [float(time) for _, time in found]
         else:  # Some of them say it in another way.
             odd |= set(plain)
         for i in sorted(odd):

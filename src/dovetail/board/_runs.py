@@ -2,7 +2,6 @@
 """`Runs`: what the page asks of runs, wherever they are."""
 
 import abc
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._config import Paths
@@ -73,8 +72,3 @@ class Runs(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Ends what runs."""
-
-
-def filled(run: Answer, problems: Sequence[str]) -> Answer:
-    """Returns what the list says of a run, with more problems."""
-    return {**run, "problems": [*run["problems"], *problems]}

@@ -5,12 +5,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._records import Catalog, Sample, number_in, record_of
+from ._metrics import Seen
+from ._records import Sample, number_in, record_of
 from ._root import Root, parts_of, read
 from ._summary import said
 
 _MOST = 50  # In an answer.
-_MOST_STEPS = 2_000  # Histograms and pictures, which are answered at once.
+_PICTURES, _HISTOGRAMS = 2_000, 200  # Steps, which are answered at once.
 _LETTERS, _ROWS, _COLUMNS, _BINS = 100_000, 1_000, 100, 4_096
 _CELL = 2_000  # Letters.
 _PICTURE = 16 << 20  # Bytes.
@@ -18,19 +19,19 @@ _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 _CUT = " ... (cut here: it is longer)"
 
 
-def names_of(catalog: Catalog) -> dict[str, list[str]]:
+def names_of(seen: Seen) -> dict[str, list[str]]:
     """Returns the names of what there is, by kind."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in ("text", "picture", "table", "histogram")}
-    for sample in catalog.samples:
+    for sample in seen.samples:
         for kind, name in sample.names:
             found[kind].setdefault(name)
     return {f"{kind}s": list(names) for kind, names in found.items()}
 
 
-def _of(catalog: Catalog, kind: str, name: str) -> list[Sample]:
+def _of(seen: Seen, kind: str, name: str) -> list[Sample]:
     """Returns samples by step. A step that was made again replaces what was; of texts only what is of the same step."""
     by_step: dict[int, Sample] = {}
-    for sample in catalog.samples:
+    for sample in seen.samples:
         if (kind, name) in sample.names:
             if kind != "text":
                 while by_step and next(reversed(by_step)) > sample.step:
@@ -49,16 +50,16 @@ def _read(file: int, sample: Sample) -> Mapping[str, Any]:
     return record_of(read(file, sample.offset, sample.length)) or {}
 
 
-def texts(catalog: Catalog, file: int, name: str, before: int | None, most: int = _MOST) -> dict[str, Any]:
+def texts(seen: Seen, file: int, name: str, before: int | None, most: int = _MOST) -> dict[str, Any]:
     """Returns texts, the newest first."""
-    chosen, more = _newest(_of(catalog, "text", name), before, most)
+    chosen, more = _newest(_of(seen, "text", name), before, most)
     found = [{"step": s.step, "time": s.time, "text": _short(_read(file, s).get(name), _LETTERS)} for s in chosen]
     return {"texts": found, "more": more}
 
 
-def tables(catalog: Catalog, file: int, name: str, before: int | None, most: int = _MOST) -> dict[str, Any]:
+def tables(seen: Seen, file: int, name: str, before: int | None, most: int = _MOST) -> dict[str, Any]:
     """Returns tables, the newest first."""
-    chosen, more = _newest(_of(catalog, "table", name), before, most)
+    chosen, more = _newest(_of(seen, "table", name), before, most)
     found: list[dict[str, Any]] = []
     for sample in chosen:
         table = _named(_read(file, sample).get("tables"), name)
@@ -70,10 +71,10 @@ def tables(catalog: Catalog, file: int, name: str, before: int | None, most: int
     return {"tables": found, "more": more}
 
 
-def histograms(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
+def histograms(seen: Seen, file: int, name: str) -> dict[str, Any]:
     """Returns histograms by step; where there are many, as many as can be told apart."""
-    samples = _of(catalog, "histogram", name)
-    every = -(-len(samples) // (_MOST_STEPS // 10))
+    samples = _of(seen, "histogram", name)
+    every = -(-len(samples) // _HISTOGRAMS)
     found: list[dict[str, Any]] = []
     for sample in samples[:: max(1, every)]:
         histogram = _named(_read(file, sample).get("histograms"), name)
@@ -84,10 +85,10 @@ def histograms(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
     return {"histograms": found}
 
 
-def pictures(catalog: Catalog, file: int, name: str) -> dict[str, Any]:
+def pictures(seen: Seen, file: int, name: str) -> dict[str, Any]:
     """Returns where pictures are, by step."""
     found: list[dict[str, Any]] = []
-    for sample in _of(catalog, "picture", name)[-_MOST_STEPS:]:
+    for sample in _of(seen, "picture", name)[-_PICTURES:]:
         where = _record_names(_read(file, sample).get("pictures")).get(name)
         if isinstance(where, str):
             found.append({"step": sample.step, "time": sample.time, "file": where[:1000]})

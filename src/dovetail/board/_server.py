@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             self.close_connection = True
         except Exception as e:  # What goes wrong with one answer must not take the others with it.
-            _log.warning("board: %s: %s: %s", self.path[:200], type(e).__name__, e)
+            _log.warning("board: %a: %s: %a", self.path[:200], type(e).__name__, str(e)[:500])
             text = f"This cannot be answered: {type(e).__name__}. The board has said more where it runs."
             self._send(Response(500, "application/json", json_bytes({"error": text})))
 

@@ -19,13 +19,24 @@ from ._root import Root, open_at, parts_of, read_at
 
 METRICS, CONFIG = "metrics.jsonl", "config.txt"
 _EVENTS, _REPORT, _JOB = ("launch", "events.jsonl"), ("launch", "report.txt"), ("launch", "job.json")
-_WATCHED = ((METRICS,), (LEDGER,), (CONFIG,), _EVENTS, _REPORT, _JOB, ("checkpoints",), ("configs",))
+_WATCHED = (
+    (METRICS,),
+    (LEDGER,),
+    (CONFIG,),
+    _EVENTS,
+    _REPORT,
+    _JOB,
+    ("checkpoints",),
+    ("configs",),
+    ("launch", "0.log"),
+)
 _HEAD, _TAIL = 4 << 10, 64 << 10
 _MOST = 1 << 20  # Bytes of a config, or of a record of a job.
-_LINES = 12  # Of the tail of the metrics, that are read whole: by these steps the rest is paced.
+_LINES = 10  # Of the tail of the metrics, that are read whole: by these steps the rest is paced.
 _DEEP = 4 << 20  # Bytes in which evaluations are looked for.
-_EVALUATED, _EVALUATIONS = b'"eval', 8  # What is in lines of evaluations, and how many of them are read.
+_EVALUATED, _EVALUATIONS = b'"eval', 4  # What is in lines of evaluations, and how many of them are read.
 _ALIVE = 60.0  # Seconds: a ledger is written every three of them while its process lives ...
+_NOTICED = 10.0  # ... and a supervisor notices an end within seconds ...
 _STARTING = 900.0  # ... but nobody does while a supervisor waits for hosts, or starts processes.
 _RATE = "_per_second"
 _STEPS = re.compile(rb"\nsteps = (\d{1,15})(?:\n|$)")
@@ -52,6 +63,7 @@ class Facts(NamedTuple):
     kind: str  # What the last process did.
     ended: str
     is_supervised: bool
+    is_alone: bool  # Whether the last process said goodbye, and its supervisor nothing after that.
     over: int | None  # The exit code, if a supervisor has written one.
     error: str | None
     problems: Sequence[str]
@@ -81,14 +93,20 @@ def facts_of(root: Root, run: str) -> Facts:
     """Returns what the files of a run say; an OSError if the run is gone."""
     with root.directory(parts_of(run)) as here:
         stamp = tuple(_stamp(here, "/".join(parts)) for parts in _WATCHED)
-        metrics = _logged(read_at(here, [METRICS], _HEAD), read_at(here, [METRICS], _TAIL, last=True))
-        ledger = _ledger(read_at(here, [LEDGER], _HEAD), read_at(here, [LEDGER], _HEAD, last=True))
-        events = _events(read_at(here, _EVENTS, _TAIL, last=True))
-        config = b"\n" + (read_at(here, [CONFIG], _MOST) or b"")
-        report = read_at(here, _REPORT, _HEAD)
-        recipe, on = _recipe(read_at(here, _JOB, _MOST))
+        there = {parts for parts, found in zip(_WATCHED, stamp, strict=True) if found}
+
+        def part(*parts: str, most: int = _HEAD, last: bool = False) -> bytes | None:
+            return read_at(here, parts, most, last=last) if parts in there else None
+
+        tail = part(METRICS, most=_TAIL, last=True)
+        metrics = _logged(part(METRICS), tail)
+        ledger = _ledger(part(LEDGER), part(LEDGER, last=True))
+        events = _events(part(*_EVENTS, most=_TAIL, last=True))
+        config = b"\n" + (part(CONFIG, most=_MOST) or b"")
+        report = part(*_REPORT)
+        recipe, on = _recipe(part(*_JOB, most=_MOST))
         checkpoint = None if stamp[0] else _newest(here)
-        problems = [_problem(here, each[-1]) for each, found in zip(_WATCHED[:3], stamp, strict=False) if found]
+        problems = [_problem(here, name) for name in (METRICS, LEDGER, CONFIG) if (name,) in there]
     steps = _STEPS.match(config, max(0, config.find(b"\nsteps = ")))
     times = [t for t in (metrics.last_time, ledger.get("last"), events.get("last")) if t is not None]
     starts = [t for t in (ledger.get("first"), metrics.first_time) if t is not None]
@@ -109,6 +127,7 @@ def facts_of(root: Root, run: str) -> Facts:
         kind=str(ledger.get("kind", "")),
         ended=str(ledger.get("ended", "")),
         is_supervised=bool(events) and events.get("event") != "over",
+        is_alone=bool(ledger.get("ended")) and (ledger["last"] or 0.0) > events.get("last", 0.0),
         over=events["code"] if events.get("event") == "over" and _is_newest(events, ledger) else None,
         error=_first_line(report.decode(errors="replace")) if report else events.get("error"),
         problems=[each for each in problems if each],
@@ -119,7 +138,7 @@ def facts_of(root: Root, run: str) -> Facts:
 
 
 def _problem(here: int, name: str) -> str | None:
-    """Returns what keeps a file from being read."""
+    """Returns what keeps a file that is there from being read."""
     try:
         os.close(open_at(here, name))
     except PermissionError:
@@ -299,7 +318,7 @@ def state_of(facts: Facts, now: float) -> str:
     quiet = now - facts.touched
     if facts.over is not None:
         return {DONE: "done", RESUMABLE: "stopped"}.get(facts.over, "failed")
-    if facts.is_supervised and (facts.ended != "done" or not facts.has_ledger):
+    if facts.is_supervised and (not facts.is_alone or quiet < _NOTICED):
         return "running" if quiet < (_ALIVE if facts.has_ledger and not facts.ended else _STARTING) else "lost"
     if facts.ended:
         return facts.ended if facts.ended in ("done", "stopped", "failed") else "failed"
@@ -334,7 +353,7 @@ def run_of(run: str, name: str, facts: Facts, now: float) -> dict[str, Any]:
         "updated": facts.updated,
         "seconds": None if span is None else round(span, 3),
         "phase": facts.kind if state == "running" else None,
-        "error": facts.error if state != "done" else None,
+        "error": facts.error if state in ("failed", "lost") else None,  # One that was overcome is an event.
         "problems": list(facts.problems),
         "last": {name: said(value) for name, value in facts.last.items()},
     }

@@ -31,7 +31,7 @@ _WORDS = {
     "quarantine": "a host is not used any more",
     "host lost": "a host was lost",
     "leaving": "a host leaves",
-    "moving": "the run moves to other hosts",
+    "moving": "steps are made",
     "slow": "processes are slow",
 }
 

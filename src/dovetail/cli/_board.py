@@ -17,23 +17,21 @@ from dovetail.config import ConfigError
 if TYPE_CHECKING:
     from dovetail.board import Runs
 
-_TOKEN = "DOVETAIL_BOARD_TOKEN"
-
 
 def add_board(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     where = "where runs are: a directory, at any depth, or s3://BUCKET/PATH or gs://BUCKET/PATH; by default, runs"
-    parser.add_argument("directory", nargs="?", default=None, metavar="DIR", help=where)
+    parser.add_argument("place", nargs="?", default=None, metavar="DIR", help=where)
     parser.add_argument("runs", nargs="*", default=[], metavar="RUN", help="with --export: which; by default, all")
     parser.add_argument("--port", type=int, default=None, help="by default 8686; 0: any that is free")
     parser.add_argument("--host", default="127.0.0.1", help="whom to listen to; all but this machine need a token")
-    parser.add_argument("--token", help=f"what others must know; better in {_TOKEN}: all users see commands")
+    parser.add_argument("--token", help="what others must know; better in DOVETAIL_BOARD_TOKEN: all users see commands")
     parser.add_argument("--export", metavar="FILE.html", help="write one HTML file of the runs, and end")
     parser.set_defaults(run=_board)
 
 
 def _board(args: argparse.Namespace) -> int:
-    place = args.directory or ("runs" if Path("runs").is_dir() else ".")
+    place = args.place or ("runs" if Path("runs").is_dir() else ".")
     if args.runs and not args.export:
         raise ConfigError(f"board: {args.runs[0]!r} is one too many. RUN is for --export; the page ticks runs itself.")
     runs = _runs(place)
@@ -79,9 +77,9 @@ def _export(runs: "Runs", args: argparse.Namespace) -> int:
 
 
 def _serve(runs: "Runs", args: argparse.Namespace) -> int:
-    from dovetail.board import PORT, Board
+    from dovetail.board import PORT, TOKEN, Board
 
-    token = args.token or os.environ.get(_TOKEN) or None
+    token = args.token or os.environ.get(TOKEN) or None
     with _asked_to_end() as ended:
         port = PORT if args.port is None else args.port
         with Board(runs, host=args.host, port=port, token=token) as board:
