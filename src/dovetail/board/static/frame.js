@@ -107,14 +107,20 @@ export function createBorder(main) {
     node.setAttribute("aria-valuenow", String(Math.round(fitting)));
     kept(WIDTH_KEY, String(fitting));
   };
-  const now = () => Number(node.getAttribute("aria-valuenow"));
-  set(Number(kept(WIDTH_KEY)) || 53);
+  const reset = () => {
+    main.style.removeProperty("--list");
+    node.setAttribute("aria-valuenow", "50"); // About: the style says how much.
+    kept(WIDTH_KEY, "");
+  };
+  const now = () => (100 * node.previousElementSibling.offsetWidth) / main.clientWidth;
+  if (Number(kept(WIDTH_KEY)) > 0) set(Number(kept(WIDTH_KEY)));
+  else reset();
   node.addEventListener("pointerdown", (event) => {
     node.setPointerCapture(event.pointerId);
     event.preventDefault();
   });
   node.addEventListener("pointermove", (event) => node.hasPointerCapture(event.pointerId) && set((100 * event.clientX) / main.clientWidth));
-  node.addEventListener("dblclick", () => set(53));
+  node.addEventListener("dblclick", reset);
   node.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -2, ArrowRight: 2 }[event.key];
     if (by) set(now() + by);
