@@ -39,11 +39,13 @@ const app = {
   set,
   present: () => app.ticked.filter((tick) => tick.run),
   details,
+  link: () => (write("replaceState"), location.href),
   say: (text) => top.say(text),
   help: () => help.showModal(),
 };
 const clock = { server: 0, here: 0 };
 let [gathered, working] = [new Set(), false]; // Runs that have changed; null: maybe all.
+let unwritten = 0; // A timer, if the address does not say yet what is seen.
 
 const problem = el("div", { class: "problem-bar" });
 const panelBox = el("div", { class: "panels", id: "panels", role: "tabpanel" });
@@ -60,12 +62,20 @@ document.body.prepend(top.node, problem, tabs.node, main, help);
 main.querySelector(".right").prepend(tabs.node);
 let shownPanel = null;
 
-/** Changes the view. Typing replaces the address; all else is a step that "back" takes back. */
+/** Changes the view. Typing and sliding replace the address, when they pause; all else is a step that "back" takes back. */
 function set(patch, { replace = false } = {}) {
+  if (!replace && unwritten) write("replaceState");
   app.view = { ...app.view, ...patch };
-  const hash = `#${viewToHash(app.view)}`;
-  if (hash !== (location.hash || "#")) history[replace ? "replaceState" : "pushState"](null, "", hash);
+  if (!replace) write("pushState");
+  else unwritten ||= setTimeout(() => write("replaceState"), PAUSE);
   render();
+}
+
+function write(how) {
+  clearTimeout(unwritten);
+  unwritten = 0;
+  const hash = `#${viewToHash(app.view)}`;
+  if (hash !== (location.hash || "#")) history[how](null, "", hash);
 }
 
 /** Returns {tick, detail} or {tick, error} of each ticked run. */
@@ -125,7 +135,7 @@ function choose() {
   const newest = [...app.runs].sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
   const some = newest.filter((run) => run.state !== "empty").slice(0, FIRST);
   app.view = { ...app.view, runs: some.map((run) => run.id) };
-  history.replaceState(null, "", `#${viewToHash(app.view)}`);
+  write("replaceState");
 }
 
 /** Takes in which runs have changed (null: maybe all). One round of questions ends before the next begins. */
@@ -172,6 +182,8 @@ function onKey(event) {
 
 addEventListener("keydown", onKey);
 addEventListener("popstate", () => {
+  clearTimeout(unwritten);
+  unwritten = 0;
   app.view = hashToView(location.hash);
   if (app.view.runs === null && app.runs.length) choose();
   render();

@@ -36,7 +36,8 @@ export function createConfig(app) {
     const changes = (one?.detail.config_at ?? []).filter((each) => Array.isArray(each.config) && each.last !== null);
     const change = changes.find((each) => String(each.step) === at);
     const config = change?.config ?? one?.detail.config ?? [];
-    const key = JSON.stringify([details.map(({ tick, detail, error }) => [tick.id, tick.slot, detail?.config?.length, error?.message]), app.changes, app.theme, app.view.config, app.view.same, one?.tick.id, at]);
+    const known = details.map(({ tick, detail, error }) => [tick.id, tick.slot, detail?.config, error?.message]);
+    const key = JSON.stringify([known, changes.length, app.theme, app.view.config, app.view.same, one?.tick.id, at]); // Folds stay until one of these changes.
     if (key === drawn) return;
     drawn = key;
     heading.hidden = !one;

@@ -63,7 +63,7 @@ export function createTop(app, theme) {
 
 async function copyLink(app) {
   try {
-    await navigator.clipboard.writeText(location.href);
+    await navigator.clipboard.writeText(app.link());
     app.say("Link copied.");
   } catch {
     app.say("This browser does not let a page copy: take the link from the address bar.");

@@ -6,6 +6,7 @@ import { toggled, toggleTick } from "./view.js";
 
 const ROW = 30; // Height in px, as in the style.
 const AROUND = 8; // Rows made above and below what is in sight.
+const MOST_TICKS = 40; // That are made at once.
 const TICK = 34; // Width in px of the first column.
 
 /** Returns the list: {node, update, focusFilter}. */
@@ -13,6 +14,7 @@ export function createRunList(app) {
   const filter = searchField("Filter runs", "Filter runs: text, -text, state:failed", (text) => app.set({ filter: text }, { replace: true }));
   const count = el("span", { class: "quiet", role: "status" });
   const columnsButton = button("Columns", () => toggleColumns(), { "aria-expanded": "false", "aria-controls": "columns" });
+  const all = button("Tick these", () => app.set({ runs: shown.reduce((ticks, run) => (ticks.includes(run.id) ? ticks : toggleTick(ticks, run.id)), app.view.runs ?? []) }), { title: "Tick all that the filter leaves" });
   const none = button("Untick", () => app.set({ runs: [] }), { title: "Tick no run" });
   const wide = button("", () => app.set({ wide: !app.view.wide }), { class: "only-wide" });
   const chooser = el("fieldset", { class: "columns", id: "columns", hidden: true });
@@ -24,7 +26,7 @@ export function createRunList(app) {
   }, head, body);
   const empty = el("div", { class: "list-empty", hidden: true });
   const notes = el("ul", { class: "notes quiet" });
-  const node = el("section", { class: "list", "aria-label": "Runs" }, el("div", { class: "bar" }, filter.node, count, el("span", { class: "spring" }), none, columnsButton, wide), chooser, grid, empty, notes);
+  const node = el("section", { class: "list", "aria-label": "Runs" }, el("div", { class: "bar" }, filter.node, count, el("span", { class: "spring" }), all, none, columnsButton, wide), chooser, grid, empty, notes);
   const pool = new Map(); // Row number -> its element.
   let [shown, keys, active, drawnKeys] = [[], [], "", ""];
   new ResizeObserver(eachFrame(() => draw())).observe(grid);
@@ -36,6 +38,7 @@ export function createRunList(app) {
     const text = shown.length === app.runs.length ? `${app.runs.length}` : `${shown.length} of ${app.runs.length}`;
     setText(count, `${text} ${app.runs.length === 1 ? "run" : "runs"}`);
     none.hidden = !app.ticked.length;
+    all.hidden = !app.view.filter || shown.length > MOST_TICKS || shown.every((run) => app.view.runs?.includes(run.id));
     setText(wide, app.view.wide ? "◂ Narrow" : "Widen ▸");
     notes.hidden = !app.problems.length;
     if (notes.dataset.shown !== app.problems.join("\n")) notes.replaceChildren(...app.problems.map((text) => el("li", { text })));

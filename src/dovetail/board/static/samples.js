@@ -22,8 +22,8 @@ export function createSamples(app) {
   const bar = el("div", { class: "bar" }, el("label", { class: "slider long" }, "Step", slider, shown), older, el("span", { class: "spring" }), filter.node);
   const body = el("div", { class: "samples" });
   const node = el("div", { class: "panel" }, bar, body);
-  const more = new Map(); // What is older than the first answer: "run kind name" -> list.
-  let [steps, found, drawn, changes] = [[], [], "", -1];
+  const seen = new Map(); // Also what is older than the newest answer: key -> list.
+  let [steps, found, drawn] = [[], [], ""];
 
   const choose = (index) => app.set({ step: index >= steps.length - 1 ? null : steps[index] }, { replace: true });
 
@@ -34,10 +34,16 @@ export function createSamples(app) {
     const asked = details.flatMap(({ tick, detail }) => KINDS.flatMap((kind) => (detail?.[kind.kind] ?? []).map((name) => ({ tick, kind, name }))));
     const loaded = await Promise.all(asked.map(load));
     if (round !== app.round) return;
-    if (changes !== app.changes) more.clear();
-    changes = app.changes;
-    found = loaded.map((each) => ({ ...each, list: [...(more.get(keyOf(each)) ?? []), ...each.list] }));
+    found = loaded.map(joined);
     draw();
+  }
+
+  /** Returns an answer with what is known to be before it. */
+  function joined(each) {
+    const older = (seen.get(keyOf(each)) ?? []).filter((one) => one.step < (each.list[0]?.step ?? 0));
+    const list = [...older, ...each.list];
+    seen.set(keyOf(each), list);
+    return { ...each, list, more: older.length ? each.more && !older[0].isFirst : each.more };
   }
 
   function draw() {
@@ -52,7 +58,7 @@ export function createSamples(app) {
     setText(shown, steps.length ? formatCount(steps[Math.max(0, index)]) : "");
     bar.hidden = !found.length;
     older.hidden = !mine.some((each) => each.more);
-    const key = JSON.stringify([at, app.theme, app.view.sample, mine.map((each) => [keyOf(each), each.list.length, each.error?.message]), app.changes]);
+    const key = JSON.stringify([at, app.theme, app.view.sample, mine.map((each) => [keyOf(each), each.tick.slot, each.list.length, each.list.at(-1)?.step, each.list.at(-1)?.time, each.error?.message])]);
     if (key === drawn) return;
     drawn = key;
     const names = [...new Set(mine.map(({ kind, name }) => `${kind.kind}\n${name}`))];
@@ -102,9 +108,10 @@ export function createSamples(app) {
       try {
         const answer = await app.data.get(each.kind.path, { run: each.tick.id, name: each.name, before: each.list[0].step });
         const list = [...(answer[each.kind.kind] ?? [])].sort((a, b) => a.step - b.step);
-        more.set(keyOf(each), [...list, ...(more.get(keyOf(each)) ?? [])]);
         each.list = [...list, ...each.list];
         each.more = Boolean(answer.more);
+        if (!each.more && list.length) list[0].isFirst = true;
+        seen.set(keyOf(each), each.list);
       } catch (error) {
         app.say(`Older samples of ${each.tick.id} could not be loaded. ${error.message}`);
       }
