@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims about the parts of the page that need no browser. tests/board/test_static.py runs them with node.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 import { columnKeys, filterRuns, share, sortRuns } from "../../src/dovetail/board/static/columns.js";
 import { addressOf, canonicalAddress, runsOf } from "../../src/dovetail/board/static/data.js";
@@ -104,6 +105,20 @@ for (const [theme, ground] of [["light", "#ffffff"], ["dark", "#141517"]]) {
     }
   });
 }
+
+test("text has enough contrast on every ground, light and dark", () => {
+  const style = readFileSync(new URL("../../src/dovetail/board/static/frame.css", import.meta.url), "utf8");
+  const colors = Object.fromEntries([...style.matchAll(/--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)/g)].map(([, name, ...both]) => [name, both]));
+  const luminance = (color) => dot([0.2126, 0.7152, 0.0722], linear(color)) + 0.05;
+  for (const text of ["text", "quiet", "accent", "good", "bad", "warn"]) {
+    for (const ground of ["ground", "raised", "hover", "chosen"]) {
+      colors[text].forEach((color, theme) => {
+        const [high, low] = [luminance(color), luminance(colors[ground][theme])].sort((a, b) => b - a);
+        assert.ok(high / low >= 4.5, `${text} on ${ground}, ${theme ? "dark" : "light"}: ${high / low}`); // WCAG 2.2, 1.4.3.
+      });
+    }
+  }
+});
 
 test("smoothing keeps a constant, starts at the first value, and is a mean of what it has seen", () => {
   const x = Array.from({ length: 50 }, (_, i) => i);

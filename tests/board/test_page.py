@@ -59,6 +59,11 @@ def runs(tmp_path_factory) -> Path:
         restart=200,
         log=("WARNING: slow", "ValueError: 3"),
     )
+    (directory / "failed" / "launch" / "1.log").write_text("the second process\n")
+    (directory / "failed" / "configs").mkdir()
+    (directory / "failed" / "configs" / "steps_1-100.txt").write_text("model.earlier = 7\n")
+    for step in range(1, 61):  # More than one answer holds.
+        append(directory / "old", step=1200 + step, story=f"story {step}")
     return directory
 
 
@@ -232,6 +237,19 @@ def test_samples_of_runs_stand_side_by_side_over_steps(browser, address):
     browser.wait("document.querySelector('.sample-text').textContent.startsWith('step 100:')")
 
 
+def test_older_samples_are_loaded_when_asked_for(browser, address):
+    browser.open(f"{address}#run=old&tab=samples&sample=story")
+    browser.wait("document.querySelector('.sample-text')?.textContent === 'story 60'")
+    browser.run("document.querySelector('.slider.long input').focus()")
+    browser.key("Home")
+    browser.wait("document.querySelector('.sample-text').textContent === 'story 11'")
+    press(browser, "Load older")
+    browser.wait("document.querySelector('.slider.long input').max === '59'")
+    browser.run("document.querySelector('.slider.long input').focus()")
+    browser.key("Home")
+    browser.wait("document.querySelector('.sample-text').textContent === 'story 1'")
+
+
 def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     browser.open(f"{address}#run=first&run=failed&tab=config")
     browser.wait("document.querySelector('.diff')")
@@ -242,6 +260,12 @@ def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     browser.key("f")
     browser.type("hidden_dim")
     browser.wait("document.querySelector('.tree').innerText.includes('512')")
+    browser.open("about:blank")
+    browser.open(f"{address}#run=failed&tab=config")
+    browser.wait("document.querySelector('.tree')?.innerText.includes('recipe')")
+    browser.run("document.querySelector('.tree').parentNode.querySelectorAll('select')[1].focus()")
+    browser.key("End")
+    browser.wait("document.querySelector('.tree').innerText.includes('earlier')")
     browser.open(f"{address}#run=failed&tab=goodput")
     browser.wait("document.querySelector('canvas.timeline')")
     assert "lost work" in text(browser, ".panel")
@@ -256,6 +280,10 @@ def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     press(browser, "Warnings", ".panel button")
     browser.wait("![...document.querySelectorAll('.log li')].some((each) => each.className === 'level-info')")
     assert "WARNING: slow" in text(browser, ".log")
+    press(browser, "All", ".panel button")
+    browser.run("document.querySelector('.panel select[aria-label=File]').focus()")
+    browser.key("End")
+    browser.wait("document.querySelector('.log').innerText.includes('the second process')")
 
 
 def test_a_link_holds_the_view(browser, address):
