@@ -30,6 +30,7 @@ test("times, sizes and shares have the unit that suits them", () => {
   assert.equal(format.formatNamed("step_seconds", [0.1, 0.2]), "100 ms to 200 ms");
   assert.equal(format.formatNamed("mfu", 0.385), "38.5 %");
   assert.equal(format.formatShare("nan"), "–");
+  assert.deepEqual([[0, 50], [20, 50], [120, 600], [5400, 20000], [2e6, 1e7]].map(([value, span]) => format.formatTimeTick(value, span)), ["0", "20 s", "2 min", "1.5 h", "23.15 d"]);
   assert.deepEqual([0, 100, 2000, 250000, 1e-9, 0.05].map(format.formatTick), ["0", "100", "2000", "250k", "1e-9", "0.05"]);
 });
 

@@ -2,13 +2,14 @@
 // One chart: the curves of one metric of all ticked runs. uPlot draws lines; bands and marks are drawn here.
 /* global uPlot */
 import { button, el, setText, swatch } from "./dom.js";
-import { formatNumber, formatSeconds, formatTick } from "./format.js";
+import { formatNumber, formatSeconds, formatTick, formatTimeTick } from "./format.js";
 import { faint } from "./palette.js";
 import { aligned, logSplits, nearest, padded, readable, smoothed, yRange } from "./series.js";
 import { toggled } from "./view.js";
 
 const HEIGHT = 200;
 const SYNC = "board";
+const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000, 2592000];
 
 /** Returns a chart: {node, name, show, update, remove}. It asks for data and draws only while it is in sight. */
 export function createChart(app, name, tip) {
@@ -99,13 +100,23 @@ export function createChart(app, name, tip) {
       return both ? [{ ...line, stroke: faint(color, 0.25), width: 1, dash: [], points: { show: false } }, line] : [line];
     });
     const axis = { stroke: app.ink.quiet, grid: { stroke: app.ink.grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const xText = app.view.x === "time" ? (value) => formatSeconds(value) : formatTick;
+    const time = app.view.x === "time";
+    const timeText = (value, u) => (logX ? `${formatTick(value)} s` : formatTimeTick(value, u.scales.x.max - u.scales.x.min));
+    const xText = time ? timeText : formatTick;
     const splits = (log) => (log ? { splits: (u, _, low, high) => logSplits(low, high), filter: (u, values) => values } : {});
-    const blank = (format) => (_, values) => values.map((value) => (value === null ? "" : format(value)));
+    const labels = (format, scale, room) => (u, values) => {
+      let last = Infinity;
+      return values.map((value) => {
+        const at = u.valToPos(value ?? 0, scale);
+        if (value === null || Math.abs(at - last) < room) return "";
+        last = at;
+        return format(value, u);
+      });
+    };
     return {
       width: Math.max(plot.clientWidth, 120), height: height(), padding: [10, 16, 0, 0], legend: { show: false }, series: [{}, ...series],
       scales: { x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => xRange(low, high) }, y: { distr: logarithmic ? 3 : 1, range: () => yLimits(logarithmic) } },
-      axes: [{ ...axis, ...splits(logX), space: 50, size: 26, values: blank(xText) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: blank(formatTick) }],
+      axes: [{ ...axis, ...splits(logX), space: 50, size: 26, values: labels(xText, "x", 40), ...(time ? { incrs: TIME_STEPS } : {}) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: labels(formatTick, "y", 14) }],
       cursor: {
         y: false, sync: { key: SYNC, scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => (app.set({ zoom: null }), null) },
         points: { size: 6, width: 0, fill: (u, index) => u.series[index].stroke(u, index) }, dataIdx: (u, index, closest) => closestValue(u.data[0], u.data[index], closest, u),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panel of configs: how the ticked runs differ, and the whole tree of one.
-import { button, checkbox, el, emptyState, errorBox, searchField, selection, swatch } from "./dom.js";
+import { breakable, button, checkbox, el, emptyState, errorBox, searchField, selection, swatch } from "./dom.js";
 import { formatCount } from "./format.js";
 import { configDifferences, configTree, filterLines } from "./tree.js";
 
@@ -61,7 +61,7 @@ export function createConfig(app) {
     const differ = new Set(paths.map((each) => each.path));
     const head = el("tr", {}, el("th", { scope: "col", text: "Path" }), usable.map(({ tick }) => el("th", { scope: "col" }, swatch(tick.style), ` ${tick.id}`)));
     const rows = shown.slice(0, SHOWN).map(({ path, values }) =>
-      el("tr", { class: differ.has(path) ? "differs" : "" }, el("th", { scope: "row", text: path }), values.map((value) => el("td", { class: value === null ? "quiet" : "", text: value ?? "not set" }))),
+      el("tr", { class: differ.has(path) ? "differs" : "" }, el("th", { scope: "row" }, breakable(path)), values.map((value) => el("td", { class: value === null ? "quiet" : "" }, breakable(value ?? "not set")))),
     );
     const title = paths.length ? `${formatCount(paths.length)} differ, ${formatCount(equal)} are equal` : `All ${formatCount(equal)} are equal`;
     const rest = shown.length > SHOWN ? el("p", { class: "quiet", text: `and ${formatCount(shown.length - SHOWN)} more: filter to see them` }) : null;

@@ -34,6 +34,11 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Returns text that may be broken after dots and slashes, as paths are. */
+export function breakable(text) {
+  return text.split(/(?<=[./])/).flatMap((part, index) => (index && index < 40 ? [el("wbr"), part] : [part]));
+}
+
 /** Returns a short line in the colour and the dash of a run. */
 export function swatch({ color, dash }) {
   const line = svg("line", { x1: 0, y1: 4, x2: 16, y2: 4, stroke: color, "stroke-width": 2.5 });

@@ -41,6 +41,14 @@ export function formatTick(value) {
   return `${Number((value / unit).toPrecision(6))}${suffix}`;
 }
 
+const TIMES = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+/** A time on an axis that spans so many seconds: all of an axis have one unit. */
+export function formatTimeTick(value, span) {
+  const [unit, name] = TIMES.find(([unit]) => span >= 3 * unit) ?? TIMES.at(-1);
+  return value === 0 ? "0" : `${Number((value / unit).toPrecision(4))} ${name}`;
+}
+
 export function formatCount(value) {
   return typeof value === "number" && Number.isFinite(value) ? COUNT.format(value) : NOTHING;
 }
