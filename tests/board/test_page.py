@@ -281,6 +281,7 @@ def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     browser.wait("![...document.querySelectorAll('.log li')].some((each) => each.className === 'level-info')")
     assert "WARNING: slow" in text(browser, ".log")
     press(browser, "All", ".panel button")
+    browser.wait("[...document.querySelectorAll('.log li')].some((each) => each.className === 'level-info')")
     browser.run("document.querySelector('.panel select[aria-label=File]').focus()")
     browser.key("End")
     browser.wait("document.querySelector('.log').innerText.includes('the second process')")

@@ -26,7 +26,7 @@ export function createLog(app) {
     const one = runs.find((tick) => tick.id === app.view.of) ?? runs[0];
     which.set(runs.map((tick) => [tick.id, tick.id]), one?.id ?? "");
     which.node.hidden = !one;
-    file.node.hidden = true;
+    if (!one) file.node.hidden = true;
     if (!one) return show([], emptyState("No run is ticked.", "Tick a run to read its log."));
     const asked = app.data.exported ? {} : { lines: LINES, file: app.view.file || null };
     try {
