@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.boards import CHROMIUM, board
+from support.board_process import CHROMIUM, board
 from support.browser import Browser
 
 RUNS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.board_runs import HOSTILE, append, make_run
-from support.boards import CHROMIUM, board, export
+from support.board_process import CHROMIUM, board, export
 from support.browser import Browser
 
 pytestmark = [
