@@ -51,7 +51,9 @@ const problem = el("div", { class: "problem-bar" });
 const panelBox = el("div", { class: "panels", id: "panels", role: "tabpanel" });
 const main = el("main", {});
 app.scroller = panelBox;
-const panels = [createCurves, createOverview, createSamples, createConfig, createMemory, createGoodput, createLog].map((create) => create(app));
+const panels = [createCurves, createOverview, createSamples, createConfig, createMemory, createGoodput, createLog].map(
+  (create) => create(app),
+);
 const list = createRunList(app);
 list.node.id = "list";
 const top = createTop(app, theme);
@@ -96,7 +98,9 @@ async function render() {
   app.round += 1;
   [app.theme, app.ink] = [theme.theme(), theme.ink()];
   const known = new Map(app.runs.map((run) => [run.id, run]));
-  app.ticked = (app.view.runs ?? []).flatMap((id, slot) => (id ? [{ id, slot, style: runStyle(slot, app.theme), run: known.get(id) ?? null }] : []));
+  app.ticked = (app.view.runs ?? []).flatMap((id, slot) =>
+    id ? [{ id, slot, style: runStyle(slot, app.theme), run: known.get(id) ?? null }] : [],
+  );
   const id = app.view.tab === "runs" && !narrow.matches ? "curves" : app.view.tab;
   document.body.classList.toggle("wide-list", app.view.wide);
   document.body.classList.toggle("tab-runs", id === "runs");
@@ -120,7 +124,12 @@ async function loadRuns() {
   try {
     const found = await app.data.get("/api/runs");
     [clock.server, clock.here] = [found.now, performance.now()];
-    Object.assign(app, { runs: found.runs, directory: String(found.directory ?? ""), problems: found.problems ?? [], loaded: true });
+    Object.assign(app, {
+      runs: found.runs,
+      directory: String(found.directory ?? ""),
+      problems: found.problems ?? [],
+      loaded: true,
+    });
     document.title = `${app.directory.split("/").filter(Boolean).at(-1) ?? "runs"} · Dovetail board`;
     problem.replaceChildren();
     if (app.view.runs === null && app.runs.length) choose();
@@ -189,7 +198,10 @@ addEventListener("popstate", () => {
   render();
 });
 narrow.addEventListener("change", () => render());
-setInterval(() => !document.hidden && !app.data.exported && (list.update(), shownPanel?.id === "overview" && shownPanel.update()), 5000);
+setInterval(
+  () => !document.hidden && !app.data.exported && (list.update(), shownPanel?.id === "overview" && shownPanel.update()),
+  5000,
+);
 setText(document.querySelector("noscript"), "");
 await loadRuns();
 render();

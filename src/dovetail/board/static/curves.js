@@ -17,7 +17,10 @@ export function createCurves(app) {
   const empty = el("div", {});
   const node = el("div", { class: "panel" }, controls.node, groups, empty);
   const charts = new Map(); // Name -> chart.
-  const sight = new IntersectionObserver((entries) => entries.forEach((entry) => charts.get(entry.target.metric)?.show(entry.isIntersecting)), { root: app.scroller, rootMargin: "200px" });
+  const sight = new IntersectionObserver(
+    (entries) => entries.forEach((entry) => charts.get(entry.target.metric)?.show(entry.isIntersecting)),
+    { root: app.scroller, rootMargin: "200px" },
+  );
   let drawn = "";
 
   async function update() {
@@ -36,8 +39,13 @@ export function createCurves(app) {
   }
 
   function nothing(names) {
-    if (!app.ticked.length) return emptyState("No run is ticked.", "Tick runs in the list: their curves are laid over each other here.");
-    if (names.length) return emptyState("No metric matches the filter.", button("Clear the filter", () => app.set({ metrics: "" })));
+    if (!app.ticked.length)
+      return emptyState("No run is ticked.", "Tick runs in the list: their curves are laid over each other here.");
+    if (names.length)
+      return emptyState(
+        "No metric matches the filter.",
+        button("Clear the filter", () => app.set({ metrics: "" })),
+      );
     return emptyState("There are no metrics yet.", "They show up by themselves with the first line of metrics.jsonl.");
   }
 
@@ -51,15 +59,31 @@ export function createCurves(app) {
     }
     const sections = found.map(([group, names]) => {
       const closed = app.view.closed.includes(group);
-      const fold = button("", () => app.set({ closed: toggled(app.view.closed, group) }), { class: "fold", "aria-expanded": String(!closed) });
-      fold.append(el("span", { class: "chevron", "aria-hidden": "true" }), el("span", { text: group || "main" }), el("span", { class: "quiet", text: ` ${names.length}` }));
+      const fold = button("", () => app.set({ closed: toggled(app.view.closed, group) }), {
+        class: "fold",
+        "aria-expanded": String(!closed),
+      });
+      fold.append(
+        el("span", { class: "chevron", "aria-hidden": "true" }),
+        el("span", { text: group || "main" }),
+        el("span", { class: "quiet", text: ` ${names.length}` }),
+      );
       const inside = closed ? [] : names.map((name) => chartOf(name).node);
-      return el("section", { class: "group", "aria-label": group || "main" }, el("h2", {}, fold), el("div", { class: "charts" }, inside));
+      return el(
+        "section",
+        { class: "group", "aria-label": group || "main" },
+        el("h2", {}, fold),
+        el("div", { class: "charts" }, inside),
+      );
     });
     const focused = document.activeElement?.closest?.(".group")?.getAttribute("aria-label");
     const isFold = document.activeElement?.classList.contains("fold");
     groups.replaceChildren(...sections);
-    if (isFold) [...groups.children].find((each) => each.getAttribute("aria-label") === focused)?.querySelector(".fold").focus();
+    if (isFold)
+      [...groups.children]
+        .find((each) => each.getAttribute("aria-label") === focused)
+        ?.querySelector(".fold")
+        .focus();
   }
 
   function chartOf(name) {
@@ -83,17 +107,52 @@ async function metricsOf(app) {
 }
 
 function createControls(app) {
-  const axis = choice("x axis", [["step", "Step"], ["units", "Units", "What the input counts: tokens, rows"], ["time", "Time", "Since the first start"]], (x) => app.set({ x, zoom: null }));
+  const axis = choice(
+    "x axis",
+    [
+      ["step", "Step"],
+      ["units", "Units", "What the input counts: tokens, rows"],
+      ["time", "Time", "Since the first start"],
+    ],
+    (x) => app.set({ x, zoom: null }),
+  );
   const unitsButton = [...axis.node.children].find((each) => each.value === "units");
   const logX = checkbox("log x", (on) => app.set({ logX: on, zoom: null }), "Logarithmic x axis");
   const clip = checkbox("no outliers", (on) => app.set({ clip: on }), "The y axis shows the inner 96 % of the values");
-  const slider = el("input", { type: "range", min: 0, max: 0.99, step: 0.01, id: "smooth", on: { input: () => app.set({ smooth: Number(slider.value) }, { replace: true }) } });
+  const slider = el("input", {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    id: "smooth",
+    on: { input: () => app.set({ smooth: Number(slider.value) }, { replace: true }) },
+  });
   const shown = el("output", { for: "smooth" });
-  const filter = searchField("Filter metrics", "Filter metrics", (text) => app.set({ metrics: text }, { replace: true }));
-  const reset = button("", () => app.set({ zoom: null }), { title: "All of the x axis (double click on a chart, or 0)" });
-  const smooth = el("label", { class: "slider", title: "Exponential mean; the raw line stays, faintly" }, "Smooth", slider, shown);
+  const filter = searchField("Filter metrics", "Filter metrics", (text) =>
+    app.set({ metrics: text }, { replace: true }),
+  );
+  const reset = button("", () => app.set({ zoom: null }), {
+    title: "All of the x axis (double click on a chart, or 0)",
+  });
+  const smooth = el(
+    "label",
+    { class: "slider", title: "Exponential mean; the raw line stays, faintly" },
+    "Smooth",
+    slider,
+    shown,
+  );
   return {
-    node: el("div", { class: "bar" }, axis.node, logX.node, smooth, clip.node, reset, el("span", { class: "spring" }), filter.node),
+    node: el(
+      "div",
+      { class: "bar" },
+      axis.node,
+      logX.node,
+      smooth,
+      clip.node,
+      reset,
+      el("span", { class: "spring" }),
+      filter.node,
+    ),
     focusFilter: () => filter.input.focus(),
     update() {
       const { x, logX: log, smooth: weight, zoom, metrics, clip: clipped } = app.view;
