@@ -46,6 +46,7 @@ const app = {
 const clock = { server: 0, here: 0 };
 let [gathered, working] = [new Set(), false]; // Runs that have changed; null: maybe all.
 let unwritten = 0; // A timer, if the address does not say yet what is seen.
+let again = 0; // A timer, if the runs could not be read.
 
 const problem = el("div", { class: "problem-bar" });
 const panelBox = el("div", { class: "panels", id: "panels", role: "tabpanel" });
@@ -135,7 +136,8 @@ async function loadRuns() {
     if (app.view.runs === null && app.runs.length) choose();
   } catch (error) {
     problem.replaceChildren(errorBox(error, "The runs could not be read."));
-    setTimeout(() => changed(null), 2000);
+    clearTimeout(again);
+    again = setTimeout(() => changed(null), PATIENCE);
   }
 }
 

@@ -2,7 +2,7 @@
 // The panel of curves: one chart for each metric, in groups, with what holds for all of them above.
 import { createChart } from "./chart.js";
 import { unitsOf } from "./columns.js";
-import { button, checkbox, choice, el, emptyState, searchField, setText } from "./dom.js";
+import { button, checkbox, choice, el, emptyState, errorBox, searchField, setText } from "./dom.js";
 import { formatNumber, formatSeconds } from "./format.js";
 import { grouped } from "./series.js";
 import { createTip } from "./tip.js";
@@ -14,8 +14,8 @@ export function createCurves(app) {
   document.body.append(tip.node);
   const controls = createControls(app);
   const groups = el("div", { class: "groups" });
-  const empty = el("div", {});
-  const node = el("div", { class: "panel" }, controls.node, groups, empty);
+  const [empty, errors] = [el("div", {}), el("div", { class: "errors" })];
+  const node = el("div", { class: "panel" }, controls.node, errors, groups, empty);
   const charts = new Map(); // Name -> chart.
   const sight = new IntersectionObserver(
     (entries) => entries.forEach((entry) => charts.get(entry.target.metric)?.show(entry.isIntersecting)),
@@ -25,8 +25,11 @@ export function createCurves(app) {
 
   async function update() {
     controls.update();
-    const names = await metricsOf(app);
-    if (names === null) return;
+    const round = app.round;
+    const details = await app.details();
+    if (round !== app.round) return;
+    const names = [...new Set(details.flatMap(({ detail }) => detail?.metrics ?? []))];
+    const failed = details.filter(({ error }) => error);
     const words = app.view.metrics.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = names.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
     const only = names.includes(app.view.big) ? [app.view.big] : shown;
@@ -34,7 +37,8 @@ export function createCurves(app) {
     const key = JSON.stringify([found, app.view.closed]);
     if (key !== drawn) build(found);
     drawn = key;
-    empty.replaceChildren(...(only.length ? [] : [nothing(names)]));
+    errors.replaceChildren(...failed.map(({ tick, error }) => errorBox(error, `${tick.id} could not be read.`)));
+    empty.replaceChildren(...(only.length || failed.length ? [] : [nothing(names)]));
     for (const chart of charts.values()) chart.update();
   }
 
@@ -97,13 +101,6 @@ export function createCurves(app) {
   }
 
   return { id: "curves", title: "Curves", node, update, leave: () => tip.hide(), focusFilter: controls.focusFilter };
-}
-
-/** Returns the names of all metrics of the ticked runs, or null if the view has changed meanwhile. */
-async function metricsOf(app) {
-  const asked = app.round;
-  const details = await app.details();
-  return asked === app.round ? [...new Set(details.flatMap(({ detail }) => detail?.metrics ?? []))] : null;
 }
 
 function createControls(app) {
