@@ -21,11 +21,13 @@ RUNS = {
 }
 STEPS = 300
 MOST_BYTES = 150_000
-VIEW = "run=baseline&run=slower&run=two-layers&sort=name&smooth=0.6"
+VIEW = "run=baseline&run=slower&run=two-layers&sort=name&smooth=0.6&" + "&".join(
+    f"column={name}" for name in ("state", "progress", "loss", "rate")
+)
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<include>/etc/fonts/fonts.conf</include>
-<match target="pattern"><test name="family"><string>system-ui</string></test>
-<edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match></fontconfig>"""
+<include>/etc/fonts/fonts.conf</include>%s</fontconfig>"""
+FONT = """<match target="pattern"><test name="family"><string>%s</string></test>
+<edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>"""
 
 
 def train(directory: Path) -> None:
@@ -44,16 +46,18 @@ def take(directory: Path, file: Path) -> None:
         sys.exit("board_picture: there is no Chromium. `make chromium` installs it.")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         fonts = Path(home) / "fonts.conf"
-        fonts.write_text(FONTS)
+        fonts.write_text(FONTS % "".join(FONT % name for name in ("system-ui", "sans", "sans-serif")))
         os.environ["FONTCONFIG_FILE"] = str(fonts)
         with board(directory) as address, Browser(CHROMIUM, Path(home) / "browser") as browser:
-            browser.size(1400, 788)
+            browser.size(1280, 660)
             browser.media(prefers_color_scheme="light", prefers_reduced_motion="reduce")
             browser.open(f"{address}#{VIEW}")
             browser.wait("document.querySelectorAll('.plot canvas').length >= 4")
             browser.wait("document.querySelectorAll('[aria-busy=true]').length === 0")
+            browser.run("document.querySelector('main').style.setProperty('--list', '42%')")
             browser.hover(".chart .u-over", 0.35)
             browser.wait("!document.querySelector('.tip').hidden")
+            browser.run("document.querySelector('.directory').textContent = 'runs'")  # Not where it is on this machine.
             browser.shot(file)
             assert browser.errors() == []
     if file.stat().st_size > MOST_BYTES:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims about the parts of the page that need no browser. tests/board/test_static.py runs them with node.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 import { columnKeys, filterRuns, share, sortRuns } from "../../src/dovetail/board/static/columns.js";
 import { addressOf, canonicalAddress, runsOf } from "../../src/dovetail/board/static/data.js";
@@ -15,28 +16,102 @@ const HOSTILE = `<img src=x onerror="document.title='harm'">&amp;#%2F\u202e\u000
 
 test("numbers keep four digits that count, and say what they are", () => {
   const cases = [
-    [0, "0"], [3.21449, "3.214"], [0.021, "0.02100"], [12345, "12,345"], [6415.3, "6,415"], [1234567, "1.235 M"], [-2.5e12, "-2.500 T"], [1.2e-5, "1.20e-5"],
-    [999.97, "1,000"], [99999.7, "100.0 k"], ["nan", "NaN"], ["inf", "∞"], ["-inf", "−∞"], [NaN, "NaN"], [null, "–"], [undefined, "–"], [1e300, "1.00e+300"],
+    [0, "0"],
+    [3.21449, "3.214"],
+    [0.021, "0.02100"],
+    [12345, "12,345"],
+    [6415.3, "6,415"],
+    [1234567, "1.235 M"],
+    [-2.5e12, "-2.500 T"],
+    [1.2e-5, "1.20e-5"],
+    [999.97, "1,000"],
+    [99999.7, "100.0 k"],
+    ["nan", "NaN"],
+    ["inf", "∞"],
+    ["-inf", "−∞"],
+    [NaN, "NaN"],
+    [null, "–"],
+    [undefined, "–"],
+    [1e300, "1.00e+300"],
   ];
   for (const [value, text] of cases) assert.equal(format.formatNumber(value), text, String(value));
 });
 
 test("times, sizes and shares have the unit that suits them", () => {
-  assert.deepEqual([0, 0.0123, 12.34, 754, 93600, 864000, null].map(format.formatSeconds), ["0 s", "12.3 ms", "12.3 s", "12.6 min", "26.0 h", "10.0 d", "–"]);
-  assert.deepEqual([0, 1023, 1024, 5116416, 2 ** 40, -2048].map(format.formatBytes), ["0 B", "1023 B", "1.00 KiB", "4.88 MiB", "1.00 TiB", "−2.00 KiB"]);
-  assert.deepEqual([0, 59, 61, 7300, 200000].map(format.formatAgo), ["now", "55 s ago", "1 min ago", "2 h ago", "2 d ago"]);
+  assert.deepEqual([0, 0.0123, 12.34, 754, 93600, 864000, null].map(format.formatSeconds), [
+    "0 s",
+    "12.3 ms",
+    "12.3 s",
+    "12.6 min",
+    "26.0 h",
+    "10.0 d",
+    "–",
+  ]);
+  assert.deepEqual([0, 1023, 1024, 5116416, 2 ** 40, -2048].map(format.formatBytes), [
+    "0 B",
+    "1023 B",
+    "1.00 KiB",
+    "4.88 MiB",
+    "1.00 TiB",
+    "−2.00 KiB",
+  ]);
+  assert.deepEqual([0, 59, 61, 7300, 200000].map(format.formatAgo), [
+    "now",
+    "55 s ago",
+    "1 min ago",
+    "2 h ago",
+    "2 d ago",
+  ]);
   assert.equal(format.formatNamed("peak_bytes", 1024), "1.00 KiB");
   assert.equal(format.formatNamed("step_seconds", [0.1, 0.2]), "100 ms to 200 ms");
   assert.equal(format.formatNamed("mfu", 0.385), "38.5 %");
   assert.equal(format.formatShare("nan"), "–");
-  assert.deepEqual([0, 100, 2000, 250000, 1e-9, 0.05].map(format.formatTick), ["0", "100", "2000", "250k", "1e-9", "0.05"]);
+  assert.deepEqual(
+    [
+      [0, 50],
+      [20, 50],
+      [120, 600],
+      [5400, 20000],
+      [2e6, 1e7],
+    ].map(([value, span]) => format.formatTimeTick(value, span)),
+    ["0", "20 s", "2 min", "1.5 h", "23.15 d"],
+  );
+  assert.deepEqual([0, 100, 2000, 250000, 1e-9, 0.05].map(format.formatTick), [
+    "0",
+    "100",
+    "2000",
+    "250k",
+    "1e-9",
+    "0.05",
+  ]);
 });
 
 test("a link holds the whole view, whatever it says", () => {
   const all = {
-    runs: ["a/b", "", HOSTILE], tab: "log", filter: HOSTILE, sort: "-last:eval/x", columns: ["loss", HOSTILE], wide: true, x: "time", zoom: [-1.5, 2e9], logX: true,
-    logY: ["loss", HOSTILE], smooth: 0.75, clip: true, metrics: "a b", closed: ["", "eval"], big: HOSTILE, step: 0, sample: "s", config: "c", same: true, log: HOSTILE,
-    level: "error", of: "a/b", file: "launch/1.log", on: "tpu-v5p-8",
+    runs: ["a/b", "", HOSTILE],
+    tab: "log",
+    filter: HOSTILE,
+    sort: "-last:eval/x",
+    columns: ["loss", HOSTILE],
+    wide: true,
+    x: "time",
+    zoom: [-1.5, 2e9],
+    logX: true,
+    logY: ["loss", HOSTILE],
+    smooth: 0.75,
+    clip: true,
+    metrics: "a b",
+    closed: ["", "eval"],
+    big: HOSTILE,
+    step: 0,
+    sample: "s",
+    config: "c",
+    same: true,
+    log: HOSTILE,
+    level: "error",
+    of: "a/b",
+    file: "launch/1.log",
+    on: "tpu-v5p-8",
   };
   assert.deepEqual(Object.keys(all).sort(), Object.keys(views.DEFAULT_VIEW).sort());
   assert.deepEqual(views.hashToView(`#${views.viewToHash(all)}`), all);
@@ -73,22 +148,48 @@ test("a run keeps its colour while it is ticked, and a new one has the first tha
 
 // How people see who lack a kind of cone (Machado, Oliveira and Fernandes 2009, full strength), in linear RGB.
 const SIGHTS = {
-  all: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-  protanopia: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-  deuteranopia: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-  tritanopia: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+  all: [
+    [1, 0, 0],
+    [0, 1, 0],
+    [0, 0, 1],
+  ],
+  protanopia: [
+    [0.152286, 1.052583, -0.204868],
+    [0.114503, 0.786281, 0.099216],
+    [-0.003882, -0.048116, 1.051998],
+  ],
+  deuteranopia: [
+    [0.367322, 0.860646, -0.227968],
+    [0.280085, 0.672501, 0.047413],
+    [-0.01182, 0.04294, 0.968881],
+  ],
+  tritanopia: [
+    [1.255528, -0.076749, -0.178779],
+    [-0.078411, 0.930809, 0.147602],
+    [0.004733, 0.691367, 0.3039],
+  ],
 };
-const linear = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+const linear = (color) =>
+  [1, 3, 5]
+    .map((at) => parseInt(color.slice(at, at + 2), 16) / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
 const dot = (row, rgb) => row.reduce((sum, each, i) => sum + each * rgb[i], 0);
 
 function lab(rgb) {
   const clipped = rgb.map((each) => Math.min(1, Math.max(0, each)));
-  const xyz = [dot([0.4124, 0.3576, 0.1805], clipped) / 0.95047, dot([0.2126, 0.7152, 0.0722], clipped), dot([0.0193, 0.1192, 0.9505], clipped) / 1.08883];
+  const xyz = [
+    dot([0.4124, 0.3576, 0.1805], clipped) / 0.95047,
+    dot([0.2126, 0.7152, 0.0722], clipped),
+    dot([0.0193, 0.1192, 0.9505], clipped) / 1.08883,
+  ];
   const [x, y, z] = xyz.map((t) => (t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116));
   return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
 }
 
-for (const [theme, ground] of [["light", "#ffffff"], ["dark", "#141517"]]) {
+for (const [theme, ground] of [
+  ["light", "#ffffff"],
+  ["dark", "#141517"],
+]) {
   test(`colours of runs on a ${theme} ground are told apart by people who see few, and from the ground`, () => {
     const luminance = (color) => dot([0.2126, 0.7152, 0.0722], linear(color)) + 0.05;
     for (const color of RUN_COLORS[theme]) {
@@ -97,17 +198,43 @@ for (const [theme, ground] of [["light", "#ffffff"], ["dark", "#141517"]]) {
     }
     for (const [sight, matrix] of Object.entries(SIGHTS)) {
       const seen = RUN_COLORS[theme].map((color) => lab(matrix.map((row) => dot(row, linear(color)))));
-      seen.forEach((a, i) => seen.slice(0, i).forEach((b, j) => {
-        const distance = Math.hypot(...a.map((each, k) => each - b[k]));
-        assert.ok(distance >= 20, `${sight}: ${RUN_COLORS[theme][j]} and ${RUN_COLORS[theme][i]} are ${distance} apart`);
-      }));
+      seen.forEach((a, i) =>
+        seen.slice(0, i).forEach((b, j) => {
+          const distance = Math.hypot(...a.map((each, k) => each - b[k]));
+          assert.ok(
+            distance >= 20,
+            `${sight}: ${RUN_COLORS[theme][j]} and ${RUN_COLORS[theme][i]} are ${distance} apart`,
+          );
+        }),
+      );
     }
   });
 }
 
+test("text has enough contrast on every ground, light and dark", () => {
+  const style = readFileSync(new URL("../../src/dovetail/board/static/base.css", import.meta.url), "utf8");
+  const colors = Object.fromEntries(
+    [...style.matchAll(/--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)/g)].map(([, name, ...both]) => [name, both]),
+  );
+  const luminance = (color) => dot([0.2126, 0.7152, 0.0722], linear(color)) + 0.05;
+  for (const text of ["text", "quiet", "accent", "good", "bad", "warn"]) {
+    for (const ground of ["ground", "raised", "hover", "chosen"]) {
+      colors[text].forEach((color, theme) => {
+        const [high, low] = [luminance(color), luminance(colors[ground][theme])].sort((a, b) => b - a);
+        assert.ok(high / low >= 4.5, `${text} on ${ground}, ${theme ? "dark" : "light"}: ${high / low}`); // WCAG 2.2, 1.4.3.
+      });
+    }
+  }
+});
+
 test("smoothing keeps a constant, starts at the first value, and is a mean of what it has seen", () => {
   const x = Array.from({ length: 50 }, (_, i) => i);
-  for (const value of series.smoothed(x, x.map(() => 7), 0.9)) assert.ok(Math.abs(value - 7) < 1e-12);
+  for (const value of series.smoothed(
+    x,
+    x.map(() => 7),
+    0.9,
+  ))
+    assert.ok(Math.abs(value - 7) < 1e-12);
   const y = x.map((i) => Math.sin(i));
   const found = series.smoothed(x, y, 0.8);
   assert.ok(Math.abs(found[0] - y[0]) < 1e-9);
@@ -122,8 +249,18 @@ test("smoothing keeps a constant, starts at the first value, and is a mean of wh
 });
 
 test("curves of several runs share an x axis and lose no point", () => {
-  const [x, a, b] = series.aligned([{ x: [1, 2, 4], y: [10, 20, 40] }, { x: [2, 3], y: [5, 6] }]);
-  assert.deepEqual([x, a, b], [[1, 2, 3, 4], [10, 20, null, 40], [null, 5, 6, null]]);
+  const [x, a, b] = series.aligned([
+    { x: [1, 2, 4], y: [10, 20, 40] },
+    { x: [2, 3], y: [5, 6] },
+  ]);
+  assert.deepEqual(
+    [x, a, b],
+    [
+      [1, 2, 3, 4],
+      [10, 20, null, 40],
+      [null, 5, 6, null],
+    ],
+  );
 });
 
 test("the nearest value is found as by looking at all", () => {
@@ -139,7 +276,10 @@ test("the nearest value is found as by looking at all", () => {
 test("a curve for logarithmic axes has only what they can show", () => {
   const curve = { x: [0, 1, 2], y: [5, -1, 3], low: [4, -2, 0], high: [6, 0, 4], bad: [0, 3], restarts: [0], count: 3 };
   const found = series.readable(curve, { logX: true, logY: true });
-  assert.deepEqual([found.x, found.y, found.low, found.high, found.bad, found.restarts, found.hidden], [[2], [3], [3], [4], [3], [], 1]);
+  assert.deepEqual(
+    [found.x, found.y, found.low, found.high, found.bad, found.restarts, found.hidden],
+    [[2], [3], [3], [4], [3], [], 1],
+  );
   assert.deepEqual(series.readable(curve, {}).x, [0, 1, 2]);
 });
 
@@ -148,7 +288,13 @@ test("axes are never empty, and have lines at round numbers", () => {
   assert.deepEqual(series.padded([0, 0], false), [-1, 1]);
   const [low, high] = series.padded([1, 100], true);
   assert.ok(low > 0 && low < 1 && high > 100);
-  assert.deepEqual(series.yRange([[1, 2, null], [NaN, 7]]), [1, 7]);
+  assert.deepEqual(
+    series.yRange([
+      [1, 2, null],
+      [NaN, 7],
+    ]),
+    [1, 7],
+  );
   assert.deepEqual(series.yRange([]), [0, 1]);
   const many = Array.from({ length: 100 }, (_, i) => (i === 50 ? 1e9 : i));
   assert.ok(series.yRange([many], { clip: true })[1] < 100);
@@ -160,12 +306,24 @@ test("axes are never empty, and have lines at round numbers", () => {
 
 test("metrics are grouped by what is before the slash, the loss first", () => {
   const names = ["eval/b", "tokens", "loss", "eval/a10", "eval/a9", "/odd", "data/x"];
-  assert.deepEqual(series.grouped(names), [["", ["loss", "/odd", "tokens"]], ["data", ["data/x"]], ["eval", ["eval/a9", "eval/a10", "eval/b"]]]);
+  assert.deepEqual(series.grouped(names), [
+    ["", ["loss", "/odd", "tokens"]],
+    ["data", ["data/x"]],
+    ["eval", ["eval/a9", "eval/a10", "eval/b"]],
+  ]);
 });
 
 test("runs sort by any column, what is not known last, either way", () => {
-  const runs = [{ id: "b", loss: 2, last: {} }, { id: "a10", loss: null, last: {} }, { id: "a9", loss: "nan", last: { "eval/x": 1 } }, { id: "c", loss: 1, last: { "eval/x": 3 } }];
-  const ids = (sort) => sortRuns(runs, sort).map((run) => run.id).join(" ");
+  const runs = [
+    { id: "b", loss: 2, last: {} },
+    { id: "a10", loss: null, last: {} },
+    { id: "a9", loss: "nan", last: { "eval/x": 1 } },
+    { id: "c", loss: 1, last: { "eval/x": 3 } },
+  ];
+  const ids = (sort) =>
+    sortRuns(runs, sort)
+      .map((run) => run.id)
+      .join(" ");
   assert.equal(ids("loss"), "c b a9 a10");
   assert.equal(ids("-loss"), "b c a9 a10");
   assert.equal(ids("name"), "a9 a10 b c");
@@ -177,8 +335,15 @@ test("runs sort by any column, what is not known last, either way", () => {
 });
 
 test("a filter of runs takes words, leaves words out, and asks a field", () => {
-  const runs = [{ id: "wide/1", recipe: "tiny-lm", state: "done" }, { id: "wide/2", recipe: "big", state: "failed", error: "ValueError: done" }, { id: "x", recipe: null, state: "lost" }];
-  const ids = (filter) => filterRuns(runs, filter).map((run) => run.id).join(" ");
+  const runs = [
+    { id: "wide/1", recipe: "tiny-lm", state: "done" },
+    { id: "wide/2", recipe: "big", state: "failed", error: "ValueError: done" },
+    { id: "x", recipe: null, state: "lost" },
+  ];
+  const ids = (filter) =>
+    filterRuns(runs, filter)
+      .map((run) => run.id)
+      .join(" ");
   assert.equal(ids(""), "wide/1 wide/2 x");
   assert.equal(ids("WIDE tiny"), "wide/1");
   assert.equal(ids("-tiny wide"), "wide/2");
@@ -190,18 +355,45 @@ test("a filter of runs takes words, leaves words out, and asks a field", () => {
 
 test("a config is a tree by its paths, and differences name each path once", () => {
   assert.deepEqual(pathParts("model.layers[3].ffn[a.b].dim"), ["model", "layers", "[3]", "ffn", "[a.b]", "dim"]);
-  const lines = [["(root)", "T"], ["model", "M"], ["model.layers[0].dim", "8"], ["__proto__.x", "1"]];
+  const lines = [
+    ["(root)", "T"],
+    ["model", "M"],
+    ["model.layers[0].dim", "8"],
+    ["__proto__.x", "1"],
+  ];
   const root = configTree(lines);
   assert.equal(root.value, "T");
-  assert.equal(root.children.get("model").children.get("layers").children.get("[0]").children.get("dim").path, "model.layers[0].dim");
+  assert.equal(
+    root.children.get("model").children.get("layers").children.get("[0]").children.get("dim").path,
+    "model.layers[0].dim",
+  );
   assert.equal(root.children.get("__proto__").children.get("x").value, "1");
-  const found = configDifferences([[["a", "1"], ["b", "2"]], [["a", "1"], ["b", "3"], ["c", "4"]]]);
-  assert.deepEqual(found, { paths: [{ path: "b", values: ["2", "3"] }, { path: "c", values: [null, "4"] }], same: 1 });
+  const found = configDifferences([
+    [
+      ["a", "1"],
+      ["b", "2"],
+    ],
+    [
+      ["a", "1"],
+      ["b", "3"],
+      ["c", "4"],
+    ],
+  ]);
+  assert.deepEqual(found, {
+    paths: [
+      { path: "b", values: ["2", "3"] },
+      { path: "c", values: [null, "4"] },
+    ],
+    same: 1,
+  });
   assert.deepEqual(filterLines(lines, "DIM 8"), [["model.layers[0].dim", "8"]]);
 });
 
 test("memory of a part is the sum of what is in it", () => {
-  const root = partTree([{ path: "model.a", parameters: 2, parameter_bytes: 8, optimizer_bytes: 16 }, { path: "model.b[0]", parameters: 1, parameter_bytes: 4, optimizer_bytes: 8 }]);
+  const root = partTree([
+    { path: "model.a", parameters: 2, parameter_bytes: 8, optimizer_bytes: 16 },
+    { path: "model.b[0]", parameters: 1, parameter_bytes: 4, optimizer_bytes: 8 },
+  ]);
   assert.equal(root.parameters, 3);
   assert.equal(root.children.get("model").optimizerBytes, 24);
   assert.equal(root.children.get("model").children.get("b").children.get("[0]").path, "model.b[0]");
@@ -210,7 +402,11 @@ test("memory of a part is the sum of what is in it", () => {
 test("an address of the API is the same whoever writes it", () => {
   const address = addressOf("/api/curves", { points: null, name: "eval/x", run: ["a b", "c+d"], x: "step" });
   assert.equal(address, "/api/curves?run=a%20b&run=c%2Bd&name=eval%2Fx&x=step");
-  for (const other of ["/api/curves?x=step&run=a%20b&run=c%2Bd&name=eval/x", "/api/curves?name=eval%2fx&run=%61%20b&run=c%2Bd&x=step"]) assert.equal(canonicalAddress(other), address);
+  for (const other of [
+    "/api/curves?x=step&run=a%20b&run=c%2Bd&name=eval/x",
+    "/api/curves?name=eval%2fx&run=%61%20b&run=c%2Bd&x=step",
+  ])
+    assert.equal(canonicalAddress(other), address);
   assert.deepEqual(runsOf(address), ["a b", "c+d"]);
   const hostile = addressOf("/api/run", { run: HOSTILE });
   assert.equal(canonicalAddress(hostile), hostile);

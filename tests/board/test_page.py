@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board in a browser, over runs on disk: clicked, drawn on, typed at, while runs grow, mean harm and go away."""
 
+import importlib.util
 import json
 import shutil
 import time
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from support.board_runs import HOSTILE, append, make_run
 from support.board_process import CHROMIUM, board, export
+from support.board_runs import HOSTILE, append, make_run
 from support.browser import Browser
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.skipif(importlib.util.find_spec("dovetail.cli._board") is None, reason="there is no `dovetail board`"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make chromium` installs it"),
 ]
 TABS = ("curves", "overview", "samples", "config", "memory", "goodput", "log")
@@ -59,6 +61,11 @@ def runs(tmp_path_factory) -> Path:
         restart=200,
         log=("WARNING: slow", "ValueError: 3"),
     )
+    (directory / "failed" / "launch" / "1.log").write_text("the second process\n")
+    (directory / "failed" / "configs").mkdir()
+    (directory / "failed" / "configs" / "steps_1-100.txt").write_text("model.earlier = 7\n")
+    for step in range(1, 61):  # More than one answer holds.
+        append(directory / "old", step=1200 + step, story=f"story {step}")
     return directory
 
 
@@ -111,7 +118,9 @@ def test_runs_are_listed_sorted_filtered_and_ticked(browser, address):
     browser.type("-group state:done")
     browser.wait("document.querySelectorAll('.rows .row').length === 3")
     assert "3 of 5 runs" in text(browser, ".list .bar")
-    assert "filter=-group+state:done" in hash_of(browser)
+    browser.wait("decodeURIComponent(location.hash).includes('filter=-group+state:done')")
+    press(browser, "Tick these")
+    browser.wait("document.querySelectorAll('.rows .row[aria-selected=true]').length === 3")
     browser.key("Escape")
     press(browser, "Untick")
     browser.wait("document.querySelector('.panel').innerText.includes('No run is ticked.')")
@@ -132,7 +141,7 @@ def test_columns_are_chosen_and_kept_in_the_link(browser, address):
     press(browser, "eval/loss", ".columns label")
     browser.wait("document.querySelector('.head').innerText.includes('eval/loss')")
     assert "column=last:eval/loss" in hash_of(browser)
-    assert "2.300" in text(browser, ".rows")
+    browser.wait("document.querySelector('.rows').innerText.includes('2.300')")
 
 
 def test_curves_are_zoomed_by_drawing_and_share_a_cursor(browser, address):
@@ -148,13 +157,14 @@ def test_curves_are_zoomed_by_drawing_and_share_a_cursor(browser, address):
     assert len(set(moved)) == 1  # All of them are where the mouse is.
     browser.drag(".chart .u-over", 0.25, 0.5)
     browser.wait("location.hash.includes('zoom=')")
-    browser.wait("document.querySelectorAll('[aria-busy=true]').length === 0")
+    asks = "each.name.includes('/api/curves') && each.name.includes('from=')"
+    browser.wait(f"performance.getEntriesByType('resource').some((each) => {asks})")  # For the finer range.
     low, high = map(float, hash_of(browser).split("zoom=")[1].split("&")[0].split("~"))
     assert 280 < low < 320
     assert 580 < high < 620
-    asked = [each for each in browser.requests() if "/api/curves" in each and "from=" in each]
-    assert asked  # The server was asked for the finer range.
-    assert all(f"from={low:g}" in each or "from=" in each for each in asked)
+    (sent, *_) = [each for each in browser.requests() if "/api/curves" in each and "from=" in each]
+    assert f"from={low}".removesuffix(".0") in sent
+    assert f"to={high}".removesuffix(".0") in sent
     browser.click(".chart .u-over", count=2)
     browser.wait("!location.hash.includes('zoom=')")
     browser.run("document.querySelector('.plot').focus()")
@@ -224,10 +234,23 @@ def test_samples_of_runs_stand_side_by_side_over_steps(browser, address):
     browser.run("document.querySelector('.slider.long input').focus()")
     browser.key("Home")
     browser.wait("document.querySelector('.sample-text').textContent.startsWith('step 50:')")
-    assert "step=50" in hash_of(browser)
+    browser.wait("location.hash.includes('step=50')")
     assert "file=pictures%2Freconstruction%2F50.png" in browser.run("document.querySelector('.picture').src")
     browser.key("ArrowRight")
     browser.wait("document.querySelector('.sample-text').textContent.startsWith('step 100:')")
+
+
+def test_older_samples_are_loaded_when_asked_for(browser, address):
+    browser.open(f"{address}#run=old&tab=samples&sample=story")
+    browser.wait("document.querySelector('.sample-text')?.textContent === 'story 60'")
+    browser.run("document.querySelector('.slider.long input').focus()")
+    browser.key("Home")
+    browser.wait("document.querySelector('.sample-text').textContent === 'story 11'")
+    press(browser, "Load older")
+    browser.wait("document.querySelector('.slider.long input').max === '59'")
+    browser.run("document.querySelector('.slider.long input').focus()")
+    browser.key("Home")
+    browser.wait("document.querySelector('.sample-text').textContent === 'story 1'")
 
 
 def test_configs_goodput_memory_and_logs_are_shown(browser, address):
@@ -240,6 +263,12 @@ def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     browser.key("f")
     browser.type("hidden_dim")
     browser.wait("document.querySelector('.tree').innerText.includes('512')")
+    browser.open("about:blank")
+    browser.open(f"{address}#run=failed&tab=config")
+    browser.wait("document.querySelector('.tree')?.innerText.includes('recipe')")
+    browser.run("document.querySelector('.tree').parentNode.querySelectorAll('select')[1].focus()")
+    browser.key("End")
+    browser.wait("document.querySelector('.tree').innerText.includes('earlier')")
     browser.open(f"{address}#run=failed&tab=goodput")
     browser.wait("document.querySelector('canvas.timeline')")
     assert "lost work" in text(browser, ".panel")
@@ -254,6 +283,11 @@ def test_configs_goodput_memory_and_logs_are_shown(browser, address):
     press(browser, "Warnings", ".panel button")
     browser.wait("![...document.querySelectorAll('.log li')].some((each) => each.className === 'level-info')")
     assert "WARNING: slow" in text(browser, ".log")
+    press(browser, "All", ".panel button")
+    browser.wait("[...document.querySelectorAll('.log li')].some((each) => each.className === 'level-info')")
+    browser.run("document.querySelector('.panel select[aria-label=File]').focus()")
+    browser.key("End")
+    browser.wait("document.querySelector('.log').innerText.includes('the second process')")
 
 
 def test_a_link_holds_the_view(browser, address):

@@ -17,7 +17,8 @@ UPLOT = {  # Of uPlot 1.6.32, as npm has it.
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
 MODULES = {file.name: file.read_text() for file in sorted(STATIC.glob("*.js")) if file.name not in UPLOT}
-OURS = MODULES | {name: (STATIC / name).read_text() for name in ("index.html", "frame.css", "panels.css")}
+STYLES = {file.name: file.read_text() for file in sorted(STATIC.glob("*.css")) if file.name not in UPLOT}
+OURS = MODULES | STYLES | {"index.html": (STATIC / "index.html").read_text()}
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 
 

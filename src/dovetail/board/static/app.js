@@ -39,17 +39,22 @@ const app = {
   set,
   present: () => app.ticked.filter((tick) => tick.run),
   details,
+  link: () => (write("replaceState"), location.href),
   say: (text) => top.say(text),
   help: () => help.showModal(),
 };
 const clock = { server: 0, here: 0 };
 let [gathered, working] = [new Set(), false]; // Runs that have changed; null: maybe all.
+let unwritten = 0; // A timer, if the address does not say yet what is seen.
+let again = 0; // A timer, if the runs could not be read.
 
 const problem = el("div", { class: "problem-bar" });
 const panelBox = el("div", { class: "panels", id: "panels", role: "tabpanel" });
 const main = el("main", {});
 app.scroller = panelBox;
-const panels = [createCurves, createOverview, createSamples, createConfig, createMemory, createGoodput, createLog].map((create) => create(app));
+const panels = [createCurves, createOverview, createSamples, createConfig, createMemory, createGoodput, createLog].map(
+  (create) => create(app),
+);
 const list = createRunList(app);
 list.node.id = "list";
 const top = createTop(app, theme);
@@ -60,12 +65,20 @@ document.body.prepend(top.node, problem, tabs.node, main, help);
 main.querySelector(".right").prepend(tabs.node);
 let shownPanel = null;
 
-/** Changes the view. Typing replaces the address; all else is a step that "back" takes back. */
+/** Changes the view. Typing and sliding replace the address, when they pause; all else is a step that "back" takes back. */
 function set(patch, { replace = false } = {}) {
+  if (!replace && unwritten) write("replaceState");
   app.view = { ...app.view, ...patch };
-  const hash = `#${viewToHash(app.view)}`;
-  if (hash !== (location.hash || "#")) history[replace ? "replaceState" : "pushState"](null, "", hash);
+  if (!replace) write("pushState");
+  else unwritten ||= setTimeout(() => write("replaceState"), PAUSE);
   render();
+}
+
+function write(how) {
+  clearTimeout(unwritten);
+  unwritten = 0;
+  const hash = `#${viewToHash(app.view)}`;
+  if (hash !== (location.hash || "#")) history[how](null, "", hash);
 }
 
 /** Returns {tick, detail} or {tick, error} of each ticked run. */
@@ -86,7 +99,9 @@ async function render() {
   app.round += 1;
   [app.theme, app.ink] = [theme.theme(), theme.ink()];
   const known = new Map(app.runs.map((run) => [run.id, run]));
-  app.ticked = (app.view.runs ?? []).flatMap((id, slot) => (id ? [{ id, slot, style: runStyle(slot, app.theme), run: known.get(id) ?? null }] : []));
+  app.ticked = (app.view.runs ?? []).flatMap((id, slot) =>
+    id ? [{ id, slot, style: runStyle(slot, app.theme), run: known.get(id) ?? null }] : [],
+  );
   const id = app.view.tab === "runs" && !narrow.matches ? "curves" : app.view.tab;
   document.body.classList.toggle("wide-list", app.view.wide);
   document.body.classList.toggle("tab-runs", id === "runs");
@@ -110,13 +125,19 @@ async function loadRuns() {
   try {
     const found = await app.data.get("/api/runs");
     [clock.server, clock.here] = [found.now, performance.now()];
-    Object.assign(app, { runs: found.runs, directory: String(found.directory ?? ""), problems: found.problems ?? [], loaded: true });
+    Object.assign(app, {
+      runs: found.runs,
+      directory: String(found.directory ?? ""),
+      problems: found.problems ?? [],
+      loaded: true,
+    });
     document.title = `${app.directory.split("/").filter(Boolean).at(-1) ?? "runs"} · Dovetail board`;
     problem.replaceChildren();
     if (app.view.runs === null && app.runs.length) choose();
   } catch (error) {
     problem.replaceChildren(errorBox(error, "The runs could not be read."));
-    setTimeout(() => changed(null), 2000);
+    clearTimeout(again);
+    again = setTimeout(() => changed(null), PATIENCE);
   }
 }
 
@@ -125,7 +146,7 @@ function choose() {
   const newest = [...app.runs].sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
   const some = newest.filter((run) => run.state !== "empty").slice(0, FIRST);
   app.view = { ...app.view, runs: some.map((run) => run.id) };
-  history.replaceState(null, "", `#${viewToHash(app.view)}`);
+  write("replaceState");
 }
 
 /** Takes in which runs have changed (null: maybe all). One round of questions ends before the next begins. */
@@ -172,12 +193,17 @@ function onKey(event) {
 
 addEventListener("keydown", onKey);
 addEventListener("popstate", () => {
+  clearTimeout(unwritten);
+  unwritten = 0;
   app.view = hashToView(location.hash);
   if (app.view.runs === null && app.runs.length) choose();
   render();
 });
 narrow.addEventListener("change", () => render());
-setInterval(() => !document.hidden && !app.data.exported && (list.update(), shownPanel?.id === "overview" && shownPanel.update()), 5000);
+setInterval(
+  () => !document.hidden && !app.data.exported && (list.update(), shownPanel?.id === "overview" && shownPanel.update()),
+  5000,
+);
 setText(document.querySelector("noscript"), "");
 await loadRuns();
 render();

@@ -2,28 +2,49 @@
 // One chart: the curves of one metric of all ticked runs. uPlot draws lines; bands and marks are drawn here.
 /* global uPlot */
 import { button, el, setText, swatch } from "./dom.js";
-import { formatNumber, formatSeconds, formatTick } from "./format.js";
+import { formatNumber, formatSeconds, formatTick, formatTimeTick } from "./format.js";
 import { faint } from "./palette.js";
 import { aligned, logSplits, nearest, padded, readable, smoothed, yRange } from "./series.js";
 import { toggled } from "./view.js";
 
 const HEIGHT = 200;
 const SYNC = "board";
+const TIME_STEPS = [
+  0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800,
+  432000, 864000, 2592000,
+];
 
 /** Returns a chart: {node, name, show, update, remove}. It asks for data and draws only while it is in sight. */
 export function createChart(app, name, tip) {
   const title = el("h3", { text: name, title: name });
   const badge = el("span", { class: "badge", hidden: true });
-  const log = button("log", () => app.set({ logY: toggled(app.view.logY, name) }), { title: "Logarithmic y axis", "aria-pressed": "false" });
+  const log = button("log", () => app.set({ logY: toggled(app.view.logY, name) }), {
+    title: "Logarithmic y axis",
+    "aria-pressed": "false",
+  });
   const big = button("", () => app.set({ big: app.view.big === name ? "" : name }));
-  const plot = el("div", { class: "plot", tabIndex: 0, role: "img", on: { keydown: (event) => onKey(event), mouseleave: () => tip.hide() } });
+  const plot = el("div", {
+    class: "plot",
+    tabIndex: 0,
+    role: "img",
+    on: { keydown: (event) => onKey(event), mouseleave: () => tip.hide() },
+  });
   const legend = el("div", { class: "legend" });
   const note = el("p", { class: "chart-note", role: "status", hidden: true });
-  const node = el("article", { class: "chart", "aria-label": name }, el("header", {}, title, badge, el("span", { class: "spring" }), log, big), plot, note, legend);
+  const node = el(
+    "article",
+    { class: "chart", "aria-label": name },
+    el("header", {}, title, badge, el("span", { class: "spring" }), log, big),
+    plot,
+    note,
+    legend,
+  );
   let [chart, curves, shape, wanted, inSight, round, hovered] = [null, [], "", "", false, 0, false];
   plot.addEventListener("mouseenter", () => (hovered = true));
   plot.addEventListener("mouseleave", () => (hovered = false));
-  const resized = new ResizeObserver(() => chart && plot.clientWidth > 0 && chart.setSize({ width: plot.clientWidth, height: height() }));
+  const resized = new ResizeObserver(
+    () => chart && plot.clientWidth > 0 && chart.setSize({ width: plot.clientWidth, height: height() }),
+  );
   resized.observe(plot);
 
   const height = () => (app.view.big === name ? Math.max(HEIGHT, Math.min(560, innerHeight - 320)) : HEIGHT);
@@ -35,7 +56,18 @@ export function createChart(app, name, tip) {
     node.classList.toggle("big", app.view.big === name);
     if (!inSight) return;
     const { x, zoom, logX, smooth, clip } = app.view;
-    const key = JSON.stringify([app.ticked.map((run) => [run.id, run.slot]), x, zoom, logX, logY(), smooth, clip, app.theme, app.changes, app.view.big === name]);
+    const key = JSON.stringify([
+      app.ticked.map((run) => [run.id, run.slot]),
+      x,
+      zoom,
+      logX,
+      logY(),
+      smooth,
+      clip,
+      app.theme,
+      app.changes,
+      app.view.big === name,
+    ]);
     if (key === wanted) return;
     wanted = key;
     const mine = ++round;
@@ -69,7 +101,13 @@ export function createChart(app, name, tip) {
     for (const curve of curves) curve.smooth = smoothed(curve.x, curve.y, weight);
     showBadge();
     const hidden = curves.reduce((sum, each) => sum + each.hidden, 0);
-    say(curves.length ? (hidden ? `${hidden} values of 0 or less are not on a logarithmic axis.` : "") : "No values in this range.");
+    say(
+      curves.length
+        ? hidden
+          ? `${hidden} values of 0 or less are not on a logarithmic axis.`
+          : ""
+        : "No values in this range.",
+    );
     plot.hidden = !curves.length;
     if (!curves.length) return clear();
     const both = weight > 0;
@@ -95,20 +133,66 @@ export function createChart(app, name, tip) {
   function settings(both, { logX, logY: logarithmic }) {
     const series = curves.flatMap((each) => {
       const { color, dash } = each.tick.style;
-      const line = { stroke: color, dash, width: 1.5, spanGaps: true, points: { show: each.x.length <= 12, size: 4, fill: color, stroke: color } };
-      return both ? [{ ...line, stroke: faint(color, 0.25), width: 1, dash: [], points: { show: false } }, line] : [line];
+      const line = {
+        stroke: color,
+        dash,
+        width: 1.5,
+        spanGaps: true,
+        points: { show: each.x.length <= 12, size: 4, fill: color, stroke: color },
+      };
+      return both
+        ? [{ ...line, stroke: faint(color, 0.25), width: 1, dash: [], points: { show: false } }, line]
+        : [line];
     });
-    const axis = { stroke: app.ink.quiet, grid: { stroke: app.ink.grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const xText = app.view.x === "time" ? (value) => formatSeconds(value) : formatTick;
-    const splits = (log) => (log ? { splits: (u, _, low, high) => logSplits(low, high), filter: (u, values) => values } : {});
-    const blank = (format) => (_, values) => values.map((value) => (value === null ? "" : format(value)));
+    const axis = {
+      stroke: app.ink.quiet,
+      grid: { stroke: app.ink.grid, width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui, sans-serif",
+    };
+    const time = app.view.x === "time";
+    const timeText = (value, u) =>
+      logX ? `${formatTick(value)} s` : formatTimeTick(value, u.scales.x.max - u.scales.x.min);
+    const xText = time ? timeText : formatTick;
+    const splits = (log) =>
+      log ? { splits: (u, _, low, high) => logSplits(low, high), filter: (u, values) => values } : {};
+    const labels = (format, scale, room) => (u, values) => {
+      let last = Infinity;
+      return values.map((value) => {
+        const at = u.valToPos(value ?? 0, scale);
+        if (value === null || Math.abs(at - last) < room) return "";
+        last = at;
+        return format(value, u);
+      });
+    };
     return {
-      width: Math.max(plot.clientWidth, 120), height: height(), padding: [10, 16, 0, 0], legend: { show: false }, series: [{}, ...series],
-      scales: { x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => xRange(low, high) }, y: { distr: logarithmic ? 3 : 1, range: () => yLimits(logarithmic) } },
-      axes: [{ ...axis, ...splits(logX), space: 50, size: 26, values: blank(xText) }, { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: blank(formatTick) }],
+      width: Math.max(plot.clientWidth, 120),
+      height: height(),
+      padding: [10, 16, 0, 0],
+      legend: { show: false },
+      series: [{}, ...series],
+      scales: {
+        x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => xRange(low, high) },
+        y: { distr: logarithmic ? 3 : 1, range: () => yLimits(logarithmic) },
+      },
+      axes: [
+        {
+          ...axis,
+          ...splits(logX),
+          space: 50,
+          size: 26,
+          values: labels(xText, "x", 40),
+          ...(time ? { incrs: TIME_STEPS } : {}),
+        },
+        { ...axis, ...splits(logarithmic), space: 34, size: 52, gap: 4, values: labels(formatTick, "y", 14) },
+      ],
       cursor: {
-        y: false, sync: { key: SYNC, scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => (app.set({ zoom: null }), null) },
-        points: { size: 6, width: 0, fill: (u, index) => u.series[index].stroke(u, index) }, dataIdx: (u, index, closest) => closestValue(u.data[0], u.data[index], closest, u),
+        y: false,
+        sync: { key: SYNC, scales: ["x", null] },
+        drag: { x: true, y: false, setScale: false },
+        bind: { dblclick: () => () => (app.set({ zoom: null }), null) },
+        points: { size: 6, width: 0, fill: (u, index) => u.series[index].stroke(u, index) },
+        dataIdx: (u, index, closest) => closestValue(u.data[0], u.data[index], closest, u),
       },
       hooks: { drawAxes: [drawBands], draw: [drawMarks], setSelect: [onSelect], setCursor: [() => showLegend()] },
     };
@@ -188,11 +272,18 @@ export function createChart(app, name, tip) {
     const bad = curves.reduce((sum, each) => sum + each.bad.length, 0);
     badge.hidden = !bad;
     setText(badge, bad === 1 ? "1 not finite" : `${bad} not finite`);
-    badge.title = curves.filter((each) => each.bad.length).map((each) => `${each.run}: at ${each.bad.slice(0, 8).map(xWord).join(", ")}`).join("\n");
+    badge.title = curves
+      .filter((each) => each.bad.length)
+      .map((each) => `${each.run}: at ${each.bad.slice(0, 8).map(xWord).join(", ")}`)
+      .join("\n");
   }
 
   function xWord(value) {
-    return app.view.x === "time" ? formatSeconds(value) : app.view.x === "step" ? `step ${formatNumber(value)}` : formatNumber(value);
+    return app.view.x === "time"
+      ? formatSeconds(value)
+      : app.view.x === "step"
+        ? `step ${formatNumber(value)}`
+        : formatNumber(value);
   }
 
   function values() {
@@ -200,7 +291,14 @@ export function createChart(app, name, tip) {
     const at = left >= 0 ? chart.posToVal(left, "x") : null;
     return curves.map((each) => {
       const index = at === null ? each.x.length - 1 : nearest(each.x, at);
-      return { curve: each, x: each.x[index], y: each.smooth[index], low: each.low?.[index], high: each.high?.[index], at };
+      return {
+        curve: each,
+        x: each.x[index],
+        y: each.smooth[index],
+        low: each.low?.[index],
+        high: each.high?.[index],
+        at,
+      };
     });
   }
 
@@ -209,7 +307,9 @@ export function createChart(app, name, tip) {
     const key = curves.map((each) => each.tick.slot).join() + app.theme;
     if (legend.dataset.key !== key) {
       legend.dataset.key = key;
-      legend.replaceChildren(...curves.map((each) => el("span", { class: "entry", title: each.run }, swatch(each.tick.style), el("span"))));
+      legend.replaceChildren(
+        ...curves.map((each) => el("span", { class: "entry", title: each.run }, swatch(each.tick.style), el("span"))),
+      );
     }
     found.forEach(({ y }, index) => setText(legend.children[index].lastChild, formatNumber(y)));
     if (!hovered || !found.length || found[0].at === null) return;
@@ -218,7 +318,11 @@ export function createChart(app, name, tip) {
       ...each.restarts.filter(near).map((x) => `${each.run} went on after a restart at ${xWord(x)}`),
       ...each.bad.filter(near).map((x) => `${each.run} is not finite at ${xWord(x)}`),
     ]);
-    const rows = found.map(({ curve, y, low, high }) => [curve.tick, formatNumber(y), typeof low === "number" && low !== high ? `${formatNumber(low)} to ${formatNumber(high)}` : ""]);
+    const rows = found.map(({ curve, y, low, high }) => [
+      curve.tick,
+      formatNumber(y),
+      typeof low === "number" && low !== high ? `${formatNumber(low)} to ${formatNumber(high)}` : "",
+    ]);
     tip.show(chart.over, chart.cursor.left, xWord(found[0].x), rows, notes);
   }
 
@@ -237,7 +341,9 @@ export function createChart(app, name, tip) {
       hovered = true;
       chart.setCursor({ left: Math.min(width, Math.max(0, at + move * (event.shiftKey ? 40 : 6))), top: 10 });
     } else if (by) {
-      const ends = [at - at * by, at + (width - at) * by].map((value) => Number(chart.posToVal(value, "x").toPrecision(8)));
+      const ends = [at - at * by, at + (width - at) * by].map((value) =>
+        Number(chart.posToVal(value, "x").toPrecision(8)),
+      );
       app.set({ zoom: ends[0] < ends[1] ? ends : null });
     } else if (event.key === "0") app.set({ zoom: null });
     else return;
@@ -246,7 +352,9 @@ export function createChart(app, name, tip) {
   plot.addEventListener("blur", () => ((hovered = false), tip.hide()));
 
   return {
-    node, name, update,
+    node,
+    name,
+    update,
     show(yes) {
       inSight = yes;
       if (yes) update();

@@ -8,7 +8,11 @@ const KEPT = 600; // Answers.
 export function addressOf(path, params = {}) {
   const parts = Object.entries(params)
     .sort(([a], [b]) => PARAMETERS.indexOf(a) - PARAMETERS.indexOf(b))
-    .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).filter((each) => each !== null && each !== undefined).map((each) => `${name}=${encodeURIComponent(each)}`));
+    .flatMap(([name, value]) =>
+      (Array.isArray(value) ? value : [value])
+        .filter((each) => each !== null && each !== undefined)
+        .map((each) => `${name}=${encodeURIComponent(each)}`),
+    );
   return parts.length ? `${path}?${parts.join("&")}` : path;
 }
 
@@ -47,9 +51,13 @@ async function asked(address) {
   try {
     found = await answer.json();
   } catch {
-    throw new BoardError(`The answer to ${address.split("?")[0]} is not JSON. Is this another version of the server? Load the page anew.`, answer.status);
+    throw new BoardError(
+      `The answer to ${address.split("?")[0]} is not JSON. Is this another version of the server? Load the page anew.`,
+      answer.status,
+    );
   }
-  if (!answer.ok) throw new BoardError(String(found?.error ?? `The server answers with status ${answer.status}.`), answer.status);
+  if (!answer.ok)
+    throw new BoardError(String(found?.error ?? `The server answers with status ${answer.status}.`), answer.status);
   return found;
 }
 
@@ -57,7 +65,8 @@ function embedded() {
   const element = document.getElementById("data");
   if (!element) return null;
   const found = new Map();
-  for (const [address, answer] of Object.entries(JSON.parse(element.textContent))) found.set(canonicalAddress(address), answer);
+  for (const [address, answer] of Object.entries(JSON.parse(element.textContent)))
+    found.set(canonicalAddress(address), answer);
   return found;
 }
 
@@ -78,7 +87,10 @@ export function createData(outdated) {
         if (!good || one.stale) answers.delete(address);
         if (one.stale) outdated(runsOf(address));
       };
-      one.answer.then(() => came(true), () => came(false));
+      one.answer.then(
+        () => came(true),
+        () => came(false),
+      );
       answers.set(address, one);
       for (const oldest of answers.keys()) {
         if (answers.size <= KEPT) break;
@@ -95,7 +107,8 @@ export function createData(outdated) {
       for (const [address, one] of [...answers]) {
         const about = runsOf(address);
         if (runs !== null && about.length && !about.some((run) => runs.includes(run))) continue;
-        if (one.waits) one.stale = true; // It is drawn when it comes, as changes may come faster; then it is asked for anew.
+        if (one.waits)
+          one.stale = true; // It is drawn when it comes, as changes may come faster; then it is asked for anew.
         else answers.delete(address);
       }
     },
@@ -119,7 +132,11 @@ export function createData(outdated) {
   };
 }
 
-/** Listens for changes, for ever: `changed(runs)`, or `changed(null)` where some may have been missed; `state("live" | "off")`. */
+/**
+ * Listens for changes, for ever.
+ *
+ * Calls `changed(runs)`, or `changed(null)` where some may have been missed, and `state("live")` or `state("off")`.
+ */
 function follow(changed, state) {
   let [source, timer] = [null, 0];
   const open = () => {

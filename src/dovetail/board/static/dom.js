@@ -34,6 +34,11 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Returns text that may be broken after dots and slashes, as paths are. */
+export function breakable(text) {
+  return text.split(/(?<=[./])/).flatMap((part, index) => (index && index < 40 ? [el("wbr"), part] : [part]));
+}
+
 /** Returns a short line in the colour and the dash of a run. */
 export function swatch({ color, dash }) {
   const line = svg("line", { x1: 0, y1: 4, x2: 16, y2: 4, stroke: color, "stroke-width": 2.5 });
@@ -66,7 +71,12 @@ export function checkbox(text, handler, note = "") {
 /** Returns {node, set, input}: a field to filter by, which calls back with what is typed. */
 export function searchField(label, placeholder, handler) {
   const input = el("input", {
-    type: "search", class: "search", placeholder, "aria-label": label, spellcheck: false, autocomplete: "off",
+    type: "search",
+    class: "search",
+    placeholder,
+    "aria-label": label,
+    spellcheck: false,
+    autocomplete: "off",
     on: { input: () => handler(input.value) },
   });
   return { node: input, input, set: (value) => document.activeElement !== input && (input.value = value) };
@@ -89,7 +99,12 @@ export function selection(label, handler) {
 
 /** Returns what is shown instead of nothing: what is missing, and what to do. */
 export function emptyState(title, ...lines) {
-  return el("div", { class: "empty" }, el("p", { class: "empty-title", text: title }), lines.filter(Boolean).map((line) => el("p", {}, line)));
+  return el(
+    "div",
+    { class: "empty" },
+    el("p", { class: "empty-title", text: title }),
+    lines.filter(Boolean).map((line) => el("p", {}, line)),
+  );
 }
 
 /** Returns an error as a box: where, and what to do. */

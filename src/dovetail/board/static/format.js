@@ -3,7 +3,13 @@
 
 export const NOTHING = "–";
 const COUNT = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const SUFFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const SUFFIXES = [
+  [1e15, "P"],
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const WORDS = { nan: "NaN", inf: "∞", "-inf": "−∞" };
 
@@ -39,6 +45,19 @@ export function formatTick(value) {
   if (size >= 1e18 || size < 1e-4) return value.toExponential().replace("e+", "e");
   const [unit, suffix] = SUFFIXES.find(([unit]) => size >= unit * 10 || (size >= unit && unit > 1e3)) ?? [1, ""];
   return `${Number((value / unit).toPrecision(6))}${suffix}`;
+}
+
+const TIMES = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+  [1, "s"],
+];
+
+/** A time on an axis that spans so many seconds: all of an axis have one unit. */
+export function formatTimeTick(value, span) {
+  const [unit, name] = TIMES.find(([unit]) => span >= 3 * unit) ?? TIMES.at(-1);
+  return value === 0 ? "0" : `${Number((value / unit).toPrecision(4))} ${name}`;
 }
 
 export function formatCount(value) {

@@ -29,11 +29,27 @@ export function createTop(app, theme) {
   const dot = el("span", { class: "live", role: "status" });
   const said = el("span", { class: "said", role: "status" });
   const copy = button("Copy link", () => copyLink(app), { title: "An address that holds all of this view" });
-  const out = el("a", { class: "button", text: "Export", title: "The ticked runs as one HTML file, which needs no server" });
+  const out = el("a", {
+    class: "button",
+    text: "Export",
+    title: "The ticked runs as one HTML file, which needs no server",
+  });
   const help = button("?", () => app.help(), { class: "help-button", title: "Keys (?)", "aria-label": "Keys" });
   let timer = 0;
   return {
-    node: el("header", { class: "top" }, el("strong", { class: "mark", text: "Dovetail" }), directory, dot, el("span", { class: "spring" }), said, copy, out, theme.node, help),
+    node: el(
+      "header",
+      { class: "top" },
+      el("strong", { class: "mark", text: "Dovetail" }),
+      directory,
+      dot,
+      el("span", { class: "spring" }),
+      said,
+      copy,
+      out,
+      theme.node,
+      help,
+    ),
     update() {
       setText(directory, app.directory);
       directory.title = app.directory;
@@ -63,7 +79,7 @@ export function createTop(app, theme) {
 
 async function copyLink(app) {
   try {
-    await navigator.clipboard.writeText(location.href);
+    await navigator.clipboard.writeText(app.link());
     app.say("Link copied.");
   } catch {
     app.say("This browser does not let a page copy: take the link from the address bar.");
@@ -73,7 +89,16 @@ async function copyLink(app) {
 /** Returns tabs: {node, update}. The first one, the list, is one only where there is no room for it beside the others. */
 export function createTabs(app, panels) {
   const tabs = [["runs", "Runs"], ...panels.map((panel) => [panel.id, panel.title])].map(([id, title]) =>
-    el("button", { type: "button", role: "tab", id: `tab-${id}`, value: id, text: title, class: id === "runs" ? "only-narrow" : "", "aria-controls": id === "runs" ? "list" : "panels", on: { click: () => app.set({ tab: id }) } }),
+    el("button", {
+      type: "button",
+      role: "tab",
+      id: `tab-${id}`,
+      value: id,
+      text: title,
+      class: id === "runs" ? "only-narrow" : "",
+      "aria-controls": id === "runs" ? "list" : "panels",
+      on: { click: () => app.set({ tab: id }) },
+    }),
   );
   const node = el("div", { class: "tabs", role: "tablist", "aria-label": "Panels" }, tabs);
   node.addEventListener("keydown", (event) => {
@@ -100,21 +125,38 @@ export function createTabs(app, panels) {
 
 /** Returns the border between list and panels, which is drawn, or moved by arrow keys. */
 export function createBorder(main) {
-  const node = el("div", { class: "border", role: "separator", tabIndex: 0, "aria-orientation": "vertical", "aria-label": "Width of the list", "aria-valuemin": "15", "aria-valuemax": "80" });
+  const node = el("div", {
+    class: "border",
+    role: "separator",
+    tabIndex: 0,
+    "aria-orientation": "vertical",
+    "aria-label": "Width of the list",
+    "aria-valuemin": "15",
+    "aria-valuemax": "80",
+  });
   const set = (share) => {
     const fitting = Math.min(80, Math.max(15, share));
     main.style.setProperty("--list", `${fitting}%`);
     node.setAttribute("aria-valuenow", String(Math.round(fitting)));
     kept(WIDTH_KEY, String(fitting));
   };
-  const now = () => Number(node.getAttribute("aria-valuenow"));
-  set(Number(kept(WIDTH_KEY)) || 53);
+  const reset = () => {
+    main.style.removeProperty("--list");
+    node.setAttribute("aria-valuenow", "50"); // About: the style says how much.
+    kept(WIDTH_KEY, "");
+  };
+  const now = () => (100 * node.previousElementSibling.offsetWidth) / main.clientWidth;
+  if (Number(kept(WIDTH_KEY)) > 0) set(Number(kept(WIDTH_KEY)));
+  else reset();
   node.addEventListener("pointerdown", (event) => {
     node.setPointerCapture(event.pointerId);
     event.preventDefault();
   });
-  node.addEventListener("pointermove", (event) => node.hasPointerCapture(event.pointerId) && set((100 * event.clientX) / main.clientWidth));
-  node.addEventListener("dblclick", () => set(53));
+  node.addEventListener(
+    "pointermove",
+    (event) => node.hasPointerCapture(event.pointerId) && set((100 * event.clientX) / main.clientWidth),
+  );
+  node.addEventListener("dblclick", reset);
   node.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -2, ArrowRight: 2 }[event.key];
     if (by) set(now() + by);
@@ -124,9 +166,17 @@ export function createBorder(main) {
 
 /** Returns the help for keys, a dialog. */
 export function createHelp() {
-  const rows = KEYS_OF_PAGE.map(([key, text]) => el("tr", {}, el("th", { scope: "row" }, el("kbd", { text: key })), el("td", { text })));
+  const rows = KEYS_OF_PAGE.map(([key, text]) =>
+    el("tr", {}, el("th", { scope: "row" }, el("kbd", { text: key })), el("td", { text })),
+  );
   const close = button("Close", () => node.close());
-  const node = el("dialog", { class: "help", "aria-label": "Keys" }, el("h2", { text: "Keys" }), el("table", {}, el("tbody", {}, rows)), close);
+  const node = el(
+    "dialog",
+    { class: "help", "aria-label": "Keys" },
+    el("h2", { text: "Keys" }),
+    el("table", {}, el("tbody", {}, rows)),
+    close,
+  );
   node.addEventListener("click", (event) => event.target === node && node.close());
   return node;
 }

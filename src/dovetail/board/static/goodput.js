@@ -25,20 +25,36 @@ export function createGoodput(app) {
       }),
     );
     if (round !== app.round) return;
-    const key = JSON.stringify([found.map(({ tick, goodput, error }) => [tick.id, tick.slot, goodput, error?.message]), app.theme]);
+    const key = JSON.stringify([
+      found.map(({ tick, goodput, error }) => [tick.id, tick.slot, goodput, error?.message]),
+      app.theme,
+    ]);
     if (key === drawn) return;
     drawn = key;
     resized.disconnect();
     lines = [];
-    if (!found.length) return node.replaceChildren(emptyState("No run is ticked.", "Tick runs to see what their time went to."));
+    if (!found.length)
+      return node.replaceChildren(emptyState("No run is ticked.", "Tick runs to see what their time went to."));
     const longest = Math.max(1, ...found.flatMap(({ goodput }) => (goodput?.spans ?? []).map((span) => span.end)));
     node.replaceChildren(legend(found), ...found.map((each) => part(each, longest)));
   }
 
   function legend(found) {
-    const totals = found.flatMap(({ goodput }) => Object.entries(goodput?.kinds ?? {})).filter(([, seconds]) => seconds > 0);
+    const totals = found
+      .flatMap(({ goodput }) => Object.entries(goodput?.kinds ?? {}))
+      .filter(([, seconds]) => seconds > 0);
     const kinds = Object.keys(KIND_COLORS.light).filter((kind) => totals.some(([each]) => each === kind));
-    return el("p", { class: "kinds" }, kinds.map((kind) => el("span", { class: "kind" }, block(kind), kind.replaceAll("_", " "))), el("span", { class: "kind" }, el("span", { class: "event-mark", "aria-hidden": "true", text: "▼" }), "failure, recovery"));
+    return el(
+      "p",
+      { class: "kinds" },
+      kinds.map((kind) => el("span", { class: "kind" }, block(kind), kind.replaceAll("_", " "))),
+      el(
+        "span",
+        { class: "kind" },
+        el("span", { class: "event-mark", "aria-hidden": "true", text: "▼" }),
+        "failure, recovery",
+      ),
+    );
   }
 
   function block(kind) {
@@ -51,18 +67,59 @@ export function createGoodput(app) {
     const title = el("h2", {}, swatch(tick.style), ` ${tick.id}`);
     if (error) return el("section", {}, title, errorBox(error, "Not loaded:"));
     const total = Object.values(goodput.kinds ?? {}).reduce((sum, each) => sum + each, 0);
-    if (!total) return el("section", {}, title, el("p", { class: "quiet", text: "It has no ledger of its time (goodput.jsonl) yet." }));
-    title.append(el("span", { class: "quiet", text: `  goodput ${formatShare((goodput.kinds.step ?? 0) / total)} of ${formatSeconds(total)}` }));
-    const shares = Object.entries(goodput.kinds).filter(([, seconds]) => seconds > 0).sort(([, a], [, b]) => b - a);
-    const rows = shares.map(([kind, seconds]) => el("tr", {}, el("th", { scope: "row" }, block(kind), ` ${kind.replaceAll("_", " ")}`), el("td", { class: "number", text: formatShare(seconds / total) }), el("td", { class: "number", text: formatSeconds(seconds) })));
+    if (!total)
+      return el(
+        "section",
+        {},
+        title,
+        el("p", { class: "quiet", text: "It has no ledger of its time (goodput.jsonl) yet." }),
+      );
+    title.append(
+      el("span", {
+        class: "quiet",
+        text: `  goodput ${formatShare((goodput.kinds.step ?? 0) / total)} of ${formatSeconds(total)}`,
+      }),
+    );
+    const shares = Object.entries(goodput.kinds)
+      .filter(([, seconds]) => seconds > 0)
+      .sort(([, a], [, b]) => b - a);
+    const rows = shares.map(([kind, seconds]) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, block(kind), ` ${kind.replaceAll("_", " ")}`),
+        el("td", { class: "number", text: formatShare(seconds / total) }),
+        el("td", { class: "number", text: formatSeconds(seconds) }),
+      ),
+    );
     const line = timeline(goodput, longest, tick);
-    const events = (goodput.events ?? []).map((event) => el("tr", {}, el("td", { class: "number", text: formatSeconds(event.time) }), el("th", { scope: "row", text: String(event.kind) }), el("td", { text: String(event.text ?? "") })));
-    const side = events.length ? el("div", { class: "scroll", tabIndex: 0 }, el("table", { class: "facts events" }, el("tbody", {}, events))) : null;
-    return el("section", {}, title, line, el("div", { class: "side-by-side" }, el("table", { class: "facts" }, el("tbody", {}, rows)), side));
+    const events = (goodput.events ?? []).map((event) =>
+      el(
+        "tr",
+        {},
+        el("td", { class: "number", text: formatSeconds(event.time) }),
+        el("th", { scope: "row", text: String(event.kind) }),
+        el("td", { text: String(event.text ?? "") }),
+      ),
+    );
+    const side = events.length
+      ? el("div", { class: "scroll", tabIndex: 0 }, el("table", { class: "facts events" }, el("tbody", {}, events)))
+      : null;
+    return el(
+      "section",
+      {},
+      title,
+      line,
+      el("div", { class: "side-by-side" }, el("table", { class: "facts" }, el("tbody", {}, rows)), side),
+    );
   }
 
   function timeline(goodput, longest, tick) {
-    const canvas = el("canvas", { class: "timeline", role: "img", "aria-label": `What the time of ${tick.id} went to; the table below says it in numbers` });
+    const canvas = el("canvas", {
+      class: "timeline",
+      role: "img",
+      "aria-label": `What the time of ${tick.id} went to; the table below says it in numbers`,
+    });
     const at = el("p", { class: "quiet at", text: " " });
     const draw = () => drawTimeline(canvas, goodput, longest, app);
     lines.push({ draw });
@@ -70,8 +127,14 @@ export function createGoodput(app) {
     canvas.addEventListener("mousemove", (event) => {
       const time = (event.offsetX / canvas.clientWidth) * longest;
       const span = goodput.spans.findLast((each) => each.start <= time && time <= each.end);
-      const near = (goodput.events ?? []).filter((each) => Math.abs(each.time - time) < (longest / canvas.clientWidth) * 6);
-      const words = [formatSeconds(time), span ? `${span.kind.replaceAll("_", " ")}, ${formatSeconds(span.end - span.start)}` : "", ...near.map((each) => `${each.kind}: ${each.text ?? ""}`)];
+      const near = (goodput.events ?? []).filter(
+        (each) => Math.abs(each.time - time) < (longest / canvas.clientWidth) * 6,
+      );
+      const words = [
+        formatSeconds(time),
+        span ? `${span.kind.replaceAll("_", " ")}, ${formatSeconds(span.end - span.start)}` : "",
+        ...near.map((each) => `${each.kind}: ${each.text ?? ""}`),
+      ];
       setText(at, words.filter(Boolean).join("  ·  "));
     });
     canvas.addEventListener("mouseleave", () => setText(at, " "));

@@ -9,7 +9,13 @@ const GAP = 22;
 
 /** Draws the histograms of a list on a canvas, with one of them as bars. A click on a step picks it. */
 export function drawHistograms(canvas, list, one, { color, ink, pick }) {
-  const good = list.filter((each) => Array.isArray(each.edges) && Array.isArray(each.counts) && each.edges.length === each.counts.length + 1 && each.edges.every(Number.isFinite));
+  const good = list.filter(
+    (each) =>
+      Array.isArray(each.edges) &&
+      Array.isArray(each.counts) &&
+      each.edges.length === each.counts.length + 1 &&
+      each.edges.every(Number.isFinite),
+  );
   const ratio = devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth || 300, BARS + GAP + OVER + GAP];
   canvas.width = width * ratio;
@@ -42,7 +48,11 @@ function bars(context, { edges, counts }, width, color, ink) {
   context.fillRect(0, BARS, width, 1);
   context.fillStyle = ink.quiet;
   const middle = (low + high) / 2;
-  for (const [value, align] of [[low, "left"], [middle, "center"], [high, "right"]]) {
+  for (const [value, align] of [
+    [low, "left"],
+    [middle, "center"],
+    [high, "right"],
+  ]) {
     context.textAlign = align;
     context.fillText(formatTick(Number(value.toPrecision(3))), at(value), BARS + 14);
   }
@@ -60,7 +70,12 @@ function overSteps(context, list, one, width, color, ink) {
     densities.forEach((density, i) => {
       if (density <= 0) return;
       context.fillStyle = faint(color, 0.06 + 0.9 * Math.sqrt(density / most));
-      context.fillRect(index * wide, at(edges[i + 1]), Math.max(wide - (wide > 4 ? 1 : 0), 1), Math.max(at(edges[i]) - at(edges[i + 1]), 1));
+      context.fillRect(
+        index * wide,
+        at(edges[i + 1]),
+        Math.max(wide - (wide > 4 ? 1 : 0), 1),
+        Math.max(at(edges[i]) - at(edges[i + 1]), 1),
+      );
     });
   });
   const chosen = list.indexOf(one);

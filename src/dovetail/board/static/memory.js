@@ -6,8 +6,18 @@ import { pathParts } from "./tree.js";
 
 /** Returns the panel. */
 export function createMemory(app) {
-  const on = el("input", { class: "search", placeholder: "tpu-v5p-8", "aria-label": "Predict for", spellcheck: false, on: { change: () => app.set({ on: on.value.trim() }) } });
-  const bar = el("div", { class: "bar" }, el("label", { class: "labelled", title: "Hardware for which memory and speed are predicted" }, "Predict for", on));
+  const on = el("input", {
+    class: "search",
+    placeholder: "tpu-v5p-8",
+    "aria-label": "Predict for",
+    spellcheck: false,
+    on: { change: () => app.set({ on: on.value.trim() }) },
+  });
+  const bar = el(
+    "div",
+    { class: "bar" },
+    el("label", { class: "labelled", title: "Hardware for which memory and speed are predicted" }, "Predict for", on),
+  );
   const body = el("div", {});
   const node = el("div", { class: "panel" }, bar, body);
   const open = new Set(); // Paths that are unfolded, in all runs alike.
@@ -17,7 +27,8 @@ export function createMemory(app) {
     const round = app.round;
     bar.hidden = app.data.exported;
     if (document.activeElement !== on) on.value = app.view.on;
-    if (!body.childElementCount) body.replaceChildren(el("p", { class: "quiet waits", text: "Working out the parts ..." }));
+    if (!body.childElementCount)
+      body.replaceChildren(el("p", { class: "quiet waits", text: "Working out the parts ..." }));
     const answers = await Promise.all(
       app.present().map(async (tick) => {
         try {
@@ -28,7 +39,10 @@ export function createMemory(app) {
       }),
     );
     if (round !== app.round) return;
-    const key = JSON.stringify([answers.map(({ tick, memory, error }) => [tick.id, tick.slot, memory, error?.message]), app.theme]);
+    const key = JSON.stringify([
+      answers.map(({ tick, memory, error }) => [tick.id, tick.slot, memory, error?.message]),
+      app.theme,
+    ]);
     if (key === drawn) return;
     [found, drawn] = [answers, key];
     draw();
@@ -37,33 +51,102 @@ export function createMemory(app) {
   function draw() {
     const most = Math.max(1, ...found.map(({ memory }) => bytesOf(partTree(memory?.parts ?? []))));
     const focused = document.activeElement?.dataset?.path;
-    if (!found.length) return body.replaceChildren(emptyState("No run is ticked.", "Tick a run to see what its parts take, and what was predicted."));
+    if (!found.length)
+      return body.replaceChildren(
+        emptyState("No run is ticked.", "Tick a run to see what its parts take, and what was predicted."),
+      );
     body.replaceChildren(comparison(), ...found.map((each) => parts(each, most)));
-    if (focused !== undefined) [...node.querySelectorAll("[data-path]")].find((each) => each.dataset.path === focused)?.focus();
+    if (focused !== undefined)
+      [...node.querySelectorAll("[data-path]")].find((each) => each.dataset.path === focused)?.focus();
   }
 
   function comparison() {
     const good = found.filter(({ memory }) => memory?.predicted || memory?.measured);
-    const names = [...new Set(good.flatMap(({ memory }) => [...Object.keys(memory.predicted ?? {}), ...Object.keys(memory.measured ?? {})]))];
-    if (!names.length) return el("section", {}, el("h2", { text: "Predicted and measured" }), el("p", { class: "quiet", text: "Nothing is predicted or measured for these runs." }));
-    const runs = el("tr", {}, el("td", {}), good.map(({ tick }) => el("th", { scope: "colgroup", colSpan: 2 }, swatch(tick.style), ` ${tick.id}`)));
-    const kinds = el("tr", {}, el("td", {}), good.flatMap(() => ["predicted", "measured"].map((text) => el("th", { scope: "col", class: "number quiet", text }))));
+    const names = [
+      ...new Set(
+        good.flatMap(({ memory }) => [...Object.keys(memory.predicted ?? {}), ...Object.keys(memory.measured ?? {})]),
+      ),
+    ];
+    if (!names.length)
+      return el(
+        "section",
+        {},
+        el("h2", { text: "Predicted and measured" }),
+        el("p", { class: "quiet", text: "Nothing is predicted or measured for these runs." }),
+      );
+    const runs = el(
+      "tr",
+      {},
+      el("td", {}),
+      good.map(({ tick }) => el("th", { scope: "colgroup", colSpan: 2 }, swatch(tick.style), ` ${tick.id}`)),
+    );
+    const kinds = el(
+      "tr",
+      {},
+      el("td", {}),
+      good.flatMap(() =>
+        ["predicted", "measured"].map((text) => el("th", { scope: "col", class: "number quiet", text })),
+      ),
+    );
     const cell = (values, name) => {
       const plain = typeof (values ?? {})[name] === "string" && !["nan", "inf", "-inf"].includes(values[name]);
       return el("td", { class: plain ? "" : "number", text: formatNamed(name, values?.[name] ?? null) });
     };
-    const rows = names.map((name) => el("tr", {}, el("th", { scope: "row", text: wordsOf(name) }), good.flatMap(({ memory }) => [cell(memory.predicted, name), cell(memory.measured, name)])));
-    return el("section", {}, el("h2", { text: "Predicted and measured" }), el("div", { class: "scroll", tabIndex: 0 }, el("table", { class: "facts" }, el("thead", {}, runs, kinds), el("tbody", {}, rows))));
+    const rows = names.map((name) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row", text: wordsOf(name) }),
+        good.flatMap(({ memory }) => [cell(memory.predicted, name), cell(memory.measured, name)]),
+      ),
+    );
+    return el(
+      "section",
+      {},
+      el("h2", { text: "Predicted and measured" }),
+      el(
+        "div",
+        { class: "scroll", tabIndex: 0 },
+        el("table", { class: "facts" }, el("thead", {}, runs, kinds), el("tbody", {}, rows)),
+      ),
+    );
   }
 
   function parts({ tick, memory, error }, most) {
     const title = el("h2", {}, swatch(tick.style), ` ${tick.id}`);
     if (error) return el("section", {}, title, errorBox(error, "Not loaded:"));
-    if (!memory.parts?.length) return el("section", {}, title, el("p", { class: "quiet", text: memory.note ?? "The parts of this model are not known: its config could not be read." }));
+    if (!memory.parts?.length)
+      return el(
+        "section",
+        {},
+        title,
+        el("p", {
+          class: "quiet",
+          text: memory.note ?? "The parts of this model are not known: its config could not be read.",
+        }),
+      );
     const root = partTree(memory.parts);
-    const sum = el("p", { class: "quiet", text: `${formatCount(root.parameters)} parameters, ${formatBytes(root.parameterBytes)}; optimizer ${formatBytes(root.optimizerBytes)}` });
-    const key = el("p", { class: "key-of-bars" }, el("span", { class: "bar-of parameters" }), "parameters", el("span", { class: "bar-of optimizer" }), "optimizer");
-    return el("section", {}, title, sum, memory.note ? el("p", { class: "quiet", text: memory.note }) : null, key, el("div", { class: "parts", role: "table", "aria-label": `Memory of ${tick.id}` }, lines(root, most, 0)));
+    const sum = el("p", {
+      class: "quiet",
+      text: `${formatCount(root.parameters)} parameters, ${formatBytes(root.parameterBytes)}; optimizer ${formatBytes(root.optimizerBytes)}`,
+    });
+    const key = el(
+      "p",
+      { class: "key-of-bars" },
+      el("span", { class: "bar-of parameters" }),
+      "parameters",
+      el("span", { class: "bar-of optimizer" }),
+      "optimizer",
+    );
+    return el(
+      "section",
+      {},
+      title,
+      sum,
+      memory.note ? el("p", { class: "quiet", text: memory.note }) : null,
+      key,
+      el("div", { class: "parts", role: "table", "aria-label": `Memory of ${tick.id}` }, lines(root, most, 0)),
+    );
   }
 
   function lines(node, total, depth) {
@@ -82,7 +165,12 @@ export function createMemory(app) {
       draw();
     };
     const name = part.children.size
-      ? el("button", { type: "button", class: "fold", "aria-expanded": String(unfolded), title: part.path, on: { click: toggle } }, el("span", { class: "chevron", "aria-hidden": "true" }), part.name)
+      ? el(
+          "button",
+          { type: "button", class: "fold", "aria-expanded": String(unfolded), title: part.path, on: { click: toggle } },
+          el("span", { class: "chevron", "aria-hidden": "true" }),
+          part.name,
+        )
       : el("span", { class: "unfoldable", text: part.name, title: part.path });
     if (part.children.size) name.dataset.path = part.path;
     const cell = el("span", { class: "part-name", role: "rowheader" }, name);
@@ -92,9 +180,21 @@ export function createMemory(app) {
       each.style.width = `${(100 * bytes) / total}%`;
       return each;
     };
-    const bars = el("span", { class: "bars", role: "cell" }, bar("parameters", part.parameterBytes), bar("optimizer", part.optimizerBytes));
+    const bars = el(
+      "span",
+      { class: "bars", role: "cell" },
+      bar("parameters", part.parameterBytes),
+      bar("optimizer", part.optimizerBytes),
+    );
     const text = `${formatBytes(part.parameterBytes)} of parameters, ${formatBytes(part.optimizerBytes)} of the optimizer`;
-    return el("div", { class: "part", role: "row", title: `${part.path}: ${text}` }, cell, bars, el("span", { class: "number", role: "cell", text: formatBytes(bytesOf(part)) }), el("span", { class: "number quiet", role: "cell", text: formatCount(part.parameters) }));
+    return el(
+      "div",
+      { class: "part", role: "row", title: `${part.path}: ${text}` },
+      cell,
+      bars,
+      el("span", { class: "number", role: "cell", text: formatBytes(bytesOf(part)) }),
+      el("span", { class: "number quiet", role: "cell", text: formatCount(part.parameters) }),
+    );
   }
 
   return { id: "memory", title: "Memory", node, update };
@@ -102,7 +202,11 @@ export function createMemory(app) {
 
 /** step_seconds is the step time, peak_bytes the peak memory: the values have their units. */
 function wordsOf(name) {
-  return name.replace(/_seconds$/, " time").replace(/_bytes$/, " memory").replace(/^mfu$/, "MFU").replaceAll("_", " ");
+  return name
+    .replace(/_seconds$/, " time")
+    .replace(/_bytes$/, " memory")
+    .replace(/^mfu$/, "MFU")
+    .replaceAll("_", " ");
 }
 
 function bytesOf(part) {
@@ -111,7 +215,14 @@ function bytesOf(part) {
 
 /** Returns parts of {path, parameters, parameter_bytes, optimizer_bytes} as a tree in which each has the sum of its own. */
 export function partTree(parts) {
-  const create = (name, path) => ({ name, path, parameters: 0, parameterBytes: 0, optimizerBytes: 0, children: new Map() });
+  const create = (name, path) => ({
+    name,
+    path,
+    parameters: 0,
+    parameterBytes: 0,
+    optimizerBytes: 0,
+    children: new Map(),
+  });
   const root = create("", "");
   for (const part of parts) {
     let [node, path] = [root, ""];

@@ -11,12 +11,26 @@ const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 /** Kinds of goodput, in the order in which they are stacked. */
 export const KIND_COLORS = {
   light: {
-    step: "#0b8a6a", evaluation: "#3aa0d8", checkpoint: "#0a66c2", compile: "#8e3b8c", start: "#93a1b8", data_wait: "#a87900",
-    lost_work: "#c2321d", restart: "#e58a5a", idle: "#dededf",
+    step: "#0b8a6a",
+    evaluation: "#3aa0d8",
+    checkpoint: "#0a66c2",
+    compile: "#8e3b8c",
+    start: "#93a1b8",
+    data_wait: "#a87900",
+    lost_work: "#c2321d",
+    restart: "#e58a5a",
+    idle: "#dededf",
   },
   dark: {
-    step: "#2fa983", evaluation: "#6cc0ee", checkpoint: "#4a90dd", compile: "#b579d6", start: "#64748b", data_wait: "#cfa93a",
-    lost_work: "#e5533d", restart: "#c8743f", idle: "#3a3a41",
+    step: "#2fa983",
+    evaluation: "#6cc0ee",
+    checkpoint: "#4a90dd",
+    compile: "#b579d6",
+    start: "#64748b",
+    data_wait: "#cfa93a",
+    lost_work: "#e5533d",
+    restart: "#c8743f",
+    idle: "#3a3a41",
   },
 };
 
@@ -32,5 +46,10 @@ export function kindColor(kind, theme) {
 
 /** Returns a colour with less strength, as #rrggbbaa. */
 export function faint(color, alpha) {
-  return color + Math.round(alpha * 255).toString(16).padStart(2, "0");
+  return (
+    color +
+    Math.round(alpha * 255)
+      .toString(16)
+      .padStart(2, "0")
+  );
 }

@@ -66,7 +66,16 @@ export function readable(curve, { logX, logY }) {
   const low = curve.low ? kept(curve.low).map((value, i) => bounded(value, y[i], logY)) : null;
   const high = curve.high ? kept(curve.high).map((value, i) => bounded(value, y[i], logY)) : null;
   const hidden = logY ? curve.y.filter((value) => typeof value === "number" && value <= 0).length : 0;
-  return { ...curve, x: kept(curve.x), y, low, high, bad: positive(curve.bad ?? []), restarts: positive(curve.restarts ?? []), hidden };
+  return {
+    ...curve,
+    x: kept(curve.x),
+    y,
+    low,
+    high,
+    bad: positive(curve.bad ?? []),
+    restarts: positive(curve.restarts ?? []),
+    hidden,
+  };
 }
 
 function bounded(value, otherwise, logY) {
@@ -100,13 +109,16 @@ export function logSplits(low, high) {
     const unit = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].find((each) => each * unit >= rough) * unit;
     const first = Math.ceil(low / step);
-    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) =>
+      Number(((first + i) * step).toPrecision(12)),
+    );
   }
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const every = Math.max(1, Math.ceil((to - from) / 8));
   const within = high / low <= 1e3 ? [1, 2, 5] : [1];
   const found = [];
-  for (let decade = from; decade <= to; decade += every) for (const each of within) found.push(Number(`${each}e${decade}`));
+  for (let decade = from; decade <= to; decade += every)
+    for (const each of within) found.push(Number(`${each}e${decade}`));
   return found.filter((value) => value >= low && value <= high);
 }
 

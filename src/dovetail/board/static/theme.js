@@ -43,7 +43,8 @@ export function createTheme(changed) {
     return getComputedStyle(probe).color;
   };
   return {
-    node, next,
+    node,
+    next,
     theme: () => (chosen === "system" ? (dark.matches ? "dark" : "light") : chosen),
     ink: () => Object.fromEntries(["text", "quiet", "grid", "bad"].map((name) => [name, colorOf(`ink-${name}`)])),
   };

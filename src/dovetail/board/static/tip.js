@@ -11,9 +11,20 @@ export function createTip() {
     /** Shows rows of [run, value, range] with a title beside `left` px of an element. */
     show(over, left, title, rows, notes = []) {
       const lines = rows.map(([tick, value, range]) =>
-        el("div", { class: "tip-row" }, swatch(tick.style), el("span", { class: "tip-name", text: tick.id }), el("span", { class: "tip-value", text: value }), el("span", { class: "tip-range", text: range })),
+        el(
+          "div",
+          { class: "tip-row" },
+          swatch(tick.style),
+          el("span", { class: "tip-name", text: tick.id }),
+          el("span", { class: "tip-value", text: value }),
+          el("span", { class: "tip-range", text: range }),
+        ),
       );
-      node.replaceChildren(el("div", { class: "tip-title", text: title }), ...lines, ...notes.map((text) => el("div", { class: "tip-note", text })));
+      node.replaceChildren(
+        el("div", { class: "tip-title", text: title }),
+        ...lines,
+        ...notes.map((text) => el("div", { class: "tip-note", text })),
+      );
       node.hidden = false;
       const box = over.getBoundingClientRect();
       const at = box.left + left;

@@ -30,7 +30,9 @@ export function configTree(lines) {
 /** Returns the lines whose path or value has all words of a filter. */
 export function filterLines(lines, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  return words.length ? lines.filter((line) => words.every((word) => `${line[0]} ${line[1]}`.toLowerCase().includes(word))) : lines;
+  return words.length
+    ? lines.filter((line) => words.every((word) => `${line[0]} ${line[1]}`.toLowerCase().includes(word)))
+    : lines;
 }
 
 /** Returns {paths: [{path, values: [one for each config, or null]}], same: how many paths are equal in all}. */

@@ -34,9 +34,30 @@ export const DEFAULT_VIEW = Object.freeze({
 });
 
 const KEYS = {
-  runs: "run", tab: "tab", filter: "filter", sort: "sort", columns: "column", wide: "wide", x: "x", zoom: "zoom",
-  logX: "logx", logY: "logy", smooth: "smooth", clip: "clip", metrics: "metric", closed: "closed", big: "big", step: "step",
-  sample: "sample", config: "config", same: "same", log: "log", level: "level", of: "of", file: "file", on: "on",
+  runs: "run",
+  tab: "tab",
+  filter: "filter",
+  sort: "sort",
+  columns: "column",
+  wide: "wide",
+  x: "x",
+  zoom: "zoom",
+  logX: "logx",
+  logY: "logy",
+  smooth: "smooth",
+  clip: "clip",
+  metrics: "metric",
+  closed: "closed",
+  big: "big",
+  step: "step",
+  sample: "sample",
+  config: "config",
+  same: "same",
+  log: "log",
+  level: "level",
+  of: "of",
+  file: "file",
+  on: "on",
 };
 
 /** Returns the hash of a view, without "#": what is as usual is left out. */
@@ -59,7 +80,8 @@ export function hashToView(hash) {
   const text = (name) => found.get(KEYS[name]) ?? DEFAULT_VIEW[name];
   const oneOf = (name, values) => (values.includes(text(name)) ? text(name) : DEFAULT_VIEW[name]);
   const list = (name) => (found.has(KEYS[name]) ? found.getAll(KEYS[name]) : DEFAULT_VIEW[name]);
-  for (const name of ["filter", "sort", "metrics", "big", "sample", "config", "log", "of", "file", "on"]) view[name] = text(name);
+  for (const name of ["filter", "sort", "metrics", "big", "sample", "config", "log", "of", "file", "on"])
+    view[name] = text(name);
   for (const name of ["wide", "logX", "same", "clip"]) view[name] = text(name) === "1";
   view.tab = oneOf("tab", TABS);
   view.x = oneOf("x", X_AXES);
@@ -77,7 +99,11 @@ export function hashToView(hash) {
   return view;
 }
 
-/** Returns the ticks with a run ticked or not. A run keeps its colour as long as it is ticked; a new one has the first free. */
+/**
+ * Returns the ticks with a run ticked, or not any more.
+ *
+ * A run keeps its colour as long as it is ticked; a new one has the first that is free.
+ */
 export function toggleTick(ticks, run) {
   const at = ticks.indexOf(run);
   if (at >= 0) return trimTicks(ticks.with(at, ""));
