@@ -15,6 +15,7 @@ from dovetail.hardware import SWITCH, host_settings, machine
 _EXTRAS = {
     "array_record": "ArrayRecord files (extra: data)",
     "pyarrow": "Parquet files (extra: data)",
+    "resvg_py": "pictures as PNG (extra: pictures)",
     "sentencepiece": "SentencePiece tokenizers (extra: data)",
 }
 
