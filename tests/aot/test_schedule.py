@@ -156,3 +156,33 @@ def test_products_say_over_how_many_numbers_they_sum():
     )
     (found,) = products_of(program.instructions["d"], program)
     assert found[1:] == (2 * 2 * 4 * 8 * 16, 8)
+
+
+def test_stretches_are_what_passes_between_loops_and_inside_of_them():
+    text = "\n".join(
+        [
+            "%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {",
+            "  %b = (s32[], f32[8]{0}) parameter(0)",
+            "  %x = f32[8]{0} get-tuple-element(%b), index=1",
+            "  %all-gather-start.2 = (f32[8]{0}, f32[16]{0}) all-gather-start(%x), channel_id=1",
+            "  %work.3 = f32[8]{0} negate(%x)",
+            "  %all-gather-done.2 = f32[16]{0} all-gather-done(%all-gather-start.2)",
+            "  ROOT %t = (s32[], f32[8]{0}) tuple(%i, %work.3)",
+            "}",
+            "%condition (c: (s32[], f32[8])) -> pred[] {",
+            "  %limit = s32[] constant(7)",
+            "}",
+            _entry(
+                "  %work.1 = f32[8]{0} negate(%p)",
+                "  %loop = (s32[], f32[8]{0}) while(%p), condition=%condition, body=%body",
+                "  ROOT %work.2 = f32[8]{0} negate(%p)",
+            ),
+        ]
+    )
+    spent, stretches = schedule(Hlo(text), _cost)
+    assert [(each.runs, each.seconds) for each in stretches] == [(0, 2.0), (7, 21.0), (0, 2.0)]
+    assert sum(each.seconds for each in spent) == sum(each.seconds for each in stretches)
+    loop = stretches[1]
+    assert dict(loop.parts) == {"work": 14.0, "gather": 7.0}
+    assert dict(loop.beside) == {"gather": 14.0}  # Of 3 seconds each, work hides 2.
+    assert [(each.runs, each.seconds) for each in loop.inside] == [(0, 21.0)]

@@ -36,4 +36,5 @@ def test_each_colour_has_another_one_for_the_dark():
     style = next(root.iter(f"{SVG}style")).text or ""
     assert style.startswith("@media (prefers-color-scheme: dark)")
     light = {each.get("fill") for each in root.iter(f"{SVG}circle")}
-    assert len(light) == 6 and not any(color in style for color in light if color)
+    assert len(light) == 6
+    assert not any(color in style for color in light if color)

@@ -79,7 +79,8 @@ def test_smoothing_keeps_what_is_constant_and_begins_at_the_first_value():
     root = checked(curves_picture([Panel("loss", [Curve("a", list(range(50)), jump)])], smooth=0.5))
     (line,) = _lines(root)
     heights = [y for _, y in line]
-    assert heights == sorted(heights, reverse=True) and len(set(heights)) > 5
+    assert heights == sorted(heights, reverse=True)
+    assert len(set(heights)) > 5
     faint = [each for each in root.iter(f"{SVG}path") if each.get("stroke-opacity")]
     assert len(faint) == 1  # The plain line is behind.
 

@@ -19,7 +19,8 @@ def test_the_name_of_the_file_says_what_is_written(tmp_path):
     assert drawn.save(tmp_path / "new" / "a.svg").read_text("utf-8") == drawn.svg
     data = drawn.save(tmp_path / "a.PNG").read_bytes()
     assert data.startswith(b"\x89PNG")
-    assert int.from_bytes(data[16:20]) == 2 * 100 and int.from_bytes(data[20:24]) == 2 * 40
+    assert int.from_bytes(data[16:20]) == 2 * 100
+    assert int.from_bytes(data[20:24]) == 2 * 40
 
 
 def test_a_png_has_the_texts_of_the_picture():

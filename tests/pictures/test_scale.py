@@ -17,7 +17,8 @@ def test_every_value_has_a_place_and_ticks_are_on_the_axis(values: list[float], 
     assert all(0 <= scale.place(value) <= 100 for value in values if math.isfinite(value))
     ticks = scale.ticks()
     assert all(scale.low <= tick <= scale.high * (1 + 1e-9) or math.isclose(tick, scale.low) for tick in ticks)
-    assert ticks == sorted(set(ticks)) and len(ticks) <= 20
+    assert ticks == sorted(set(ticks))
+    assert len(ticks) <= 20
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
@@ -31,7 +32,8 @@ def test_larger_values_are_further_on():
     for log in (False, True):
         scale = scale_of([1.0, 100.0], 0.0, 10.0, log=log)
         places = [scale.place(value) for value in (1.0, 3.0, 10.0, 100.0)]
-        assert places == sorted(places) and places[0] < places[-1]
+        assert places == sorted(places)
+        assert places[0] < places[-1]
     assert math.isclose(scale.place(10.0), 5.0)  # The middle, of the logarithms.
 
 

@@ -24,7 +24,9 @@ def test_what_is_shortened_has_room_and_keeps_its_beginning(text: str, room: flo
 
 def test_a_text_that_is_shortened_in_the_middle_keeps_its_end():
     found = shortened("model.stack.layer.ffn.gate", 100, middle=True)
-    assert found.startswith("model") and found.endswith("gate") and "…" in found
+    assert found.startswith("model")
+    assert found.endswith("gate")
+    assert "…" in found
 
 
 @given(st.floats(1e-3, 1e15, exclude_max=True))

@@ -75,7 +75,8 @@ def check_texts(root: ET.Element) -> None:
     width = float(root.get("width", 0))
     found = list(boxes(root))
     for each in found:
-        assert each.left >= -1 and each.right <= width + 1, f"{each.text!r} is cut off"
+        inside = each.left >= -1 and each.right <= width + 1
+        assert inside, f"{each.text!r} is cut off"
     for one, other in itertools.combinations(found, 2):
         across = min(one.right, other.right) - max(one.left, other.left)
         down = min(one.bottom, other.bottom) - max(one.top, other.top)

@@ -16,6 +16,7 @@ from dovetail.progress import phase
 _EXTRAS = {
     "array_record": "ArrayRecord files (extra: data)",
     "pyarrow": "Parquet files (extra: data)",
+    "resvg_py": "pictures as PNG (extra: pictures)",
     "sentencepiece": "SentencePiece tokenizers (extra: data)",
 }
 

@@ -11,7 +11,6 @@ from dovetail.nn import Add, Block, Connection, Dropout, Repeat, layers_of
 from dovetail.nn import Sequence as LayerSequence
 from dovetail.pictures import TIMES, BlockBranch, BlockLayer, Card, Picture, Row, Section, Stack, blocks_picture, number
 
-_EXPERT = "expert"  # The logical axis along which there are several of the same.
 _ARROW = "\N{RIGHTWARDS ARROW}"
 _DOT = "\N{MIDDLE DOT}"
 
@@ -76,9 +75,9 @@ def _norm(name: str, norm: Module) -> str:
 
 def _card(name: str, module: Module) -> Card:
     rows = list(_rows(module))
-    experts = any(_EXPERT in spec.axes for child, _ in children(module).values() for spec in own_specs(child).values())
+    many = any(_several(spec) for child, _ in children(module).values() for spec in own_specs(child).values())
     inside = children(module) or own_specs(module)
-    return Card(name, type(module).__name__, _count(module) if inside else "", rows, many=experts)
+    return Card(name, type(module).__name__, _count(module) if inside else "", rows, many=many)
 
 
 def _rows(module: Module) -> Iterator[Row | Card]:
@@ -105,13 +104,19 @@ def _declared(module: Module) -> str:
 
 def _shape(spec: ParamSpec) -> str:
     """Returns a shape as what it maps: how many of them, from what, to what."""
-    rank = len(spec.shape)
     into, out = ([spec.shape[dim] for dim in dims] for dims in (spec.in_dims, spec.out_dims))
-    rest = [spec.shape[dim] for dim in range(rank) if dim - rank not in (*spec.in_dims, *spec.out_dims)]
     if not into or not out:
         return _DOT.join(map(str, spec.shape))
     maps = f"{_DOT.join(map(str, into))} {_ARROW} {_DOT.join(map(str, out))}"
-    return f"{math.prod(rest)} {TIMES} {maps}" if rest else maps
+    number_of_maps = _several(spec)
+    return f"{number_of_maps} {TIMES} {maps}" if number_of_maps else maps
+
+
+def _several(spec: ParamSpec) -> int:
+    """Returns how many maps a parameter holds, side by side; 0 if it is one, or none."""
+    rank, mapped = len(spec.shape), (*spec.in_dims, *spec.out_dims)
+    rest = [spec.shape[dim] for dim in range(rank) if dim - rank not in mapped]
+    return math.prod(rest) if rest and spec.in_dims and spec.out_dims else 0
 
 
 def _count(module: Module) -> str:

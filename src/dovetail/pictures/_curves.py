@@ -14,6 +14,7 @@ from ._text import number, width_of
 WIDTH = 760  # Of a page on GitHub, nearly.
 _LEFT, _RIGHT, _TOP, _HIGH, _GAP = 62, 14, 30, 210, 34
 _POINTS = 300  # Of a line: more are thinned.
+_ENOUGH = 16  # Points of a line that is smoothed: of fewer, as of evaluations, each one counts.
 _SHOWN = 40  # Points of a line that are few enough to be seen one by one.
 _NEAR = 0.3  # Of the end of the axis: what begins before begins at 0.
 _CLOSE = 8.0  # Pixels: marks that are closer are one.
@@ -120,7 +121,7 @@ def _draw_panel(
     marked: set[str] = set()
     for curve, line in zip(panel.curves, lines, strict=True):
         index = names.index(curve.name)
-        _draw_line(canvas, line, across, up, index, faint=smooth > 0)
+        _draw_line(canvas, line, across, up, index, faint=smooth > 0 and len(line.x) >= _ENOUGH)
         marked |= _draw_events(canvas, curve, across, up, index)
     if not values:
         middle = (across.start + across.end) / 2
@@ -150,7 +151,7 @@ class _Line(NamedTuple):
 def _thinned(curve: Curve, across: Scale, smooth: float, log: bool) -> _Line:
     """Returns a line with at most so many points: the mean of each part of the axis, and the least and the most."""
     kept = [i for i in finite(curve.y) if curve.y[i] > 0 or not log]
-    smoothed = _smoothed([curve.y[i] for i in kept], smooth)
+    smoothed = _smoothed([curve.y[i] for i in kept], smooth if len(kept) >= _ENOUGH else 0.0)
     line = _Line([], [], [], [], [], set())
     buckets: dict[int, list[int]] = {}
     span = max(across.high - across.low, 1e-300)

@@ -76,4 +76,4 @@ def lines_of_text(text: str) -> str:
 def inline(picture: Picture, about: str) -> str:
     """Returns a picture inside of HTML: as an image, so that it cannot touch what is around it."""
     data = base64.b64encode(picture.svg.encode()).decode()
-    return f'<img alt="{marked_up(about)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+    return f'<img alt="{marked_up(about)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}"/>'

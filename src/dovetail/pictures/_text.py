@@ -46,7 +46,7 @@ def shortened(text: str, width: float, size: float = 12, *, middle: bool = False
     """Returns a text that is not wider than so many pixels: what is left out at its end, or in the middle, is `…`.
 
     >>> shortened("model.decoder.layers", 80)
-    'model.deco…'
+    'model.dec…'
     """
     text = printable(text)
     if width_of(text, size) <= width:

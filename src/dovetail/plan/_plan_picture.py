@@ -16,6 +16,7 @@ _SCALING = 200  # Height.
 _LINE = 19
 _TICKS = 12
 _NAMED = 8  # Ways to train that are listed.
+_IN_SIGHT = 1.5  # Times what the largest option takes: what a chip has is drawn.
 _WIDE_RANGE = 8.0  # From here on, an axis is logarithmic.
 _AROUND = ((9, -7), (9, 13), (-9, -7), (-9, 13), (0, -12), (0, 20), (16, 4), (-16, 4))  # Where a number may stand.
 
@@ -75,7 +76,9 @@ def options_picture(title: str, options: Sequence[Option], units: str) -> Pictur
     by_cost = all(each.cost is not None for each in options) and len({each.hardware for each in options}) > 1
     values = [each.cost or 0.0 if by_cost else each.gib for each in options]
     across = _axis([each.days for each in options], _LEFT, WIDTH - _RIGHT)
-    up = _axis(values, _TOP + _HIGH, _TOP)
+    most = max(values, default=0.0)
+    limits = [] if by_cost else [each.limit for each in options if each.limit and each.limit < _IN_SIGHT * most]
+    up = _axis([*values, *limits], _TOP + _HIGH, _TOP)
     canvas.text(_LEFT, _TOP - 12, "US dollars" if by_cost else "GiB of a chip", "dim")
     _draw_axes(canvas, across, up, "days", money=by_cost)
     if not by_cost:
