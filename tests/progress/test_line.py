@@ -101,6 +101,12 @@ def test_what_counts_says_how_far_it_is_how_fast_and_how_long_still(clock):
     assert screen(out) == ["restoring ... 25 %, 1.0 of 4.0 GB, 100 MB/s, 10 s, 30 s left"]
 
 
+def test_what_is_done_has_nothing_left(clock):
+    count = Count(10, "rows")
+    count.advance(10)
+    assert text_of([Running("reading", 90.0, count)], 100.0) == "reading ... 100 %, 10 of 10 rows, 10 s"
+
+
 def test_the_pace_is_that_of_what_was_done_here(clock):
     out = Terminal()
     line = Line(out, clock=clock)
