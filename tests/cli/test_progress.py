@@ -88,3 +88,12 @@ def test_every_command_takes_quiet_and_says_so(capsys):
         with pytest.raises(SystemExit):
             main(words)
         assert "-q, --quiet" in capsys.readouterr().out
+
+
+def test_a_launch_that_is_quiet_starts_processes_that_are(capsys):
+    from dovetail.cli import main
+
+    words = ["launch", "llama3-tiny", "--via", "slurm", "--processes", "2", "--dry-run"]
+    for more, is_there in ((["-q"], True), ([], False)):
+        assert main([*words, *more]) == 0
+        assert ('"llama3-tiny","--quiet"' in capsys.readouterr().out) == is_there
