@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images forbid Python to keep bytecode: then each process compiles the package anew, a second each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv compilers test long test-all peers manifests observers skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
+.PHONY: help venv compilers test long test-all peers manifests observers site skypilot slurm chromium parity quality demo lint types imports encapsulation limits loc check format docs golden \
 	board-picture pictures sharding chaos bench clean
 
 help: ## list the targets
@@ -46,6 +46,14 @@ observers: .venv/observers/installed ## install wandb and MLflow, 250 MB, for th
 .venv/observers/installed: .venv/installed
 	env -u PIP_CONSTRAINT $(BIN)/python -m pip install --quiet --target .venv/observers wandb==0.31.0 pillow==13.0.0 \
 		mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1
+	@touch $@
+
+site: .venv/site/installed ## build the pages and the reference of the API as a site, in site/
+	$(BIN)/python tools/web/build.py
+
+.venv/site/installed: .venv/installed
+	$(PYTHON) -m venv .venv/site
+	env -u PIP_CONSTRAINT .venv/site/bin/pip install --quiet sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0
 	@touch $@
 
 skypilot: .venv/skypilot/installed ## install SkyPilot, 330 MB, for the test that has it read tasks

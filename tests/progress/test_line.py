@@ -2,6 +2,7 @@
 """The line that says what goes on: in a terminal it is written over, elsewhere there are few."""
 
 import io
+import sys
 import threading
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.progress import Count, Line, phase
+from dovetail.progress import Count, Line, note, phase, showing
 from dovetail.progress._line_text import Running, columns
 from dovetail.progress._line_text import line as text_of
 
@@ -99,6 +100,12 @@ def test_what_counts_says_how_far_it_is_how_fast_and_how_long_still(clock):
     count.advance(1e9)
     line.tick()
     assert screen(out) == ["restoring ... 25 %, 1.0 of 4.0 GB, 100 MB/s, 10 s, 30 s left"]
+
+
+def test_what_is_done_has_nothing_left(clock):
+    count = Count(10, "rows")
+    count.advance(10)
+    assert text_of([Running("reading", 90.0, count)], 100.0) == "reading ... 100 %, 10 of 10 rows, 10 s"
 
 
 def test_the_pace_is_that_of_what_was_done_here(clock):
@@ -236,3 +243,22 @@ def test_a_reader_that_has_gone_does_not_end_the_program(clock):
     clock.now += 2
     line.tick()
     line.ended("compiling", 2.0)
+
+
+def test_in_a_library_nothing_is_shown_unless_somebody_asks(monkeypatch):
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)  # Has no number, as in a notebook.
+    with phase("reading", 10) as at:
+        at.advance()
+    assert said.getvalue() == ""
+    with showing(every=0.01), phase("reading", 10):
+        note("above")
+        deadline = time.monotonic() + 10
+        while "reading" not in said.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert said.getvalue().startswith("above\nreading ... 0 %, 0 of 10, 0.")
+    with showing(silent=True), phase("writing"):
+        note("nothing")
+        note("what matters", always=True)
+    assert said.getvalue().endswith("what matters\n")
+    assert "nothing" not in said.getvalue()

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+from typing import Any
 
 from dovetail.config import ConfigError
 
@@ -53,6 +54,11 @@ def _eval(args: argparse.Namespace) -> int:
     for name, text in texts.items():
         print(f"{name}:\n{visible(text)}")
     for name, each in tables.items():
-        rows = [[" ".join(str(cell).split()) for cell in row] for row in each.rows]
+        rows = [[_cell(cell) for cell in row] for row in each.rows]
         print(f"{name}:\n{visible(table(each.columns, rows))}")
     return 0
+
+
+def _cell(value: Any) -> str:
+    """Returns what a cell of a table says, in one line."""
+    return f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())

@@ -46,6 +46,7 @@ def ends_at_once(before: Callable[[], None] | None) -> Iterator[None]:
                 _die()
 
     signal.signal(signal.SIGINT, ended)
+    os.register_at_fork(after_in_child=_forget)
     outer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     listener = threading.Thread(target=listen, name="interrupt", daemon=True)
     listener.start()
@@ -58,6 +59,11 @@ def ends_at_once(before: Callable[[], None] | None) -> Iterator[None]:
         listener.join()
         os.close(reader)
         os.close(writer)
+
+
+def _forget() -> None:
+    """Has a process that was forked tell nobody but itself of its signals."""
+    signal.set_wakeup_fd(-1)
 
 
 def _die() -> None:

@@ -100,7 +100,7 @@ def plan(
     spec = largest(cfg.input.batch_specs())
     rows, skipped, counted = list[Row](), dict[str, str](), 0
     everywhere = [(pool, hardware) for pool in pools for hardware in pool.amounts()]
-    with phase("planning", len(everywhere), unit="pools") as tried:
+    with phase("planning", len(everywhere), unit="clusters") as tried:
         for pool, hardware in everywhere:
             try:
                 with phase(f"asking the mesh rules for {hardware.name}"):

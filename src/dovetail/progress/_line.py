@@ -145,11 +145,25 @@ def showing(*, silent: bool = False, every: float = _TICK) -> Iterator[Line | No
         with quiet() if silent else contextlib.nullcontext():
             yield None
         return
-    # A copy of standard error: compilers write to it by themselves, so it is closed while they run.
-    with open(os.dup(errors.fileno()), "w", encoding="utf-8", errors="replace") as stream:
+    with _copy(errors) as stream:
         shown = Line(stream)
         with shown.shown(every):
             yield shown
+
+
+@contextlib.contextmanager
+def _copy(errors: TextIO) -> Iterator[TextIO]:
+    """Yields a copy of standard error: compilers write to it by themselves, so it is closed while they run.
+
+    In a notebook, or where something else stands in its place, there is nothing to copy.
+    """
+    try:
+        number = os.dup(errors.fileno())
+    except (OSError, ValueError):
+        yield errors
+        return
+    with open(number, "w", encoding="utf-8", errors="replace") as stream:
+        yield stream
 
 
 def note(text: str, *, always: bool = False) -> None:

@@ -59,7 +59,7 @@ def _parts(running: Running, now: float) -> tuple[list[str], list[int]]:
     if seconds >= SHORT:
         found.append((duration(seconds), 1 if _counts(count) else 4))
     left = count.left(seconds) if seconds >= _PACE else None
-    if left is not None:
+    if left:
         found.append((f"{duration(left, rough=True)} left", 4))
     ranks = sorted({rank for _, rank in found})
     return [text for text, _ in found], [ranks.index(rank) for _, rank in found]

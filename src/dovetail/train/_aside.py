@@ -29,9 +29,6 @@ class Aside:
                     work()
             except OSError as e:
                 self._error = self._error or e
-            finally:
-                self._work.task_done()
-        self._work.task_done()
 
     def do(self, work: Callable[[], Any]) -> None:
         """Has it done, some time."""
@@ -42,8 +39,11 @@ class Aside:
         self._raise()
 
     def wait(self) -> None:
-        """Waits until all of it is done."""
-        self._work.join()
+        """Waits until all of it is done, for a while."""
+        done = threading.Event()
+        self.do(done.set)
+        if not done.wait(_SECONDS):
+            raise OSError(f"{self._name} has not answered within {_SECONDS:.0f} s")
         self._raise()
 
     def close(self) -> None:

@@ -19,14 +19,14 @@ from ._heat_map import heat_map
 from ._observer import Histogram, Table
 
 _COLUMNS = ("parameter", "values", "rms", "smallest", "largest", "relative change")
-_LOW, _HIGH = -7.0, -1.0  # Of a picture: the logarithm of what is dark and bright. Fixed, so that steps compare.
+_LOW, _HIGH = -6.0, 0.0  # Of a picture: the logarithm of what is dark and bright. Fixed, so that steps compare.
 
 
 class ParameterHistograms(Evaluator):
     """Histograms of parameters by path, and, from the second time on, of what has changed in them.
 
     A table has the size of each parameter and of its change; a picture has the change, relative to the parameter, by
-    parameter (downwards, as in the table) and layer (to the right): from 1e-7, dark, to 0.1, bright. All of it is
+    parameter (downwards, as in the table) and layer (to the right): from 1e-6, dark, to 1, bright. All of it is
     computed on the devices, wherever the parts of a parameter are, by comparing with each edge: nothing is gathered.
     """
 

@@ -18,6 +18,8 @@ from checkpoint.helpers import mesh
 from dovetail.checkpoint.hf import PublishedWeights
 from dovetail.config import ConfigError
 from dovetail.nn import Repeat, Sequence
+from dovetail.progress import phase
+from support.counts import counted
 from support.published import random_weights, write_weights
 from support.stacks import KINDS, ROWS, model_of, shapes_of
 
@@ -110,7 +112,12 @@ def test_any_mesh_gives_what_one_device_gives(directories, stored, dtype, sizes)
         assert {info.dtype for info in weights.leaves().values()} == {stored}
         assert {path: info.shape for path, info in weights.leaves().items()} == shapes_of(MODEL)
         wanted = wanted_on(mesh(*sizes), jnp.dtype(dtype), rng)
-        found = weights.read(wanted)
+        counts = []
+        with counted(lambda name, count: counts.append((count.done, count.total))), phase("reading"):
+            found = weights.read(wanted)
+    size = sum(leaf.size * jnp.dtype(dtype).itemsize for leaf in found.values())
+    assert counts[-1] == (pytest.approx(size), size)
+    assert counts == sorted(counts)
     for path, leaf in found.items():
         assert (leaf.dtype, leaf.sharding) == (wanted[path].dtype, wanted[path].sharding), path
         # The values are exact in all of these dtypes.
