@@ -15,7 +15,7 @@ import pytest
 from dovetail.checkpoint import Checkpointer
 from dovetail.cli import main, resolve
 from dovetail.parallel import parse_mesh
-from support.runs import tiny
+from support.runs import TEXT, tiny
 
 
 def as_program(monkeypatch, *argv):
@@ -32,7 +32,10 @@ def as_program(monkeypatch, *argv):
 
 
 def test_train_then_generate_from_the_directory_of_the_run(capsys, tmp_path, monkeypatch):
+    (tmp_path / "held-out.txt").write_text(TEXT, "utf-8")  # A short one: the book's takes seconds each time.
+    held_out = "evaluators.eval.input.dataset.source"
     small = ["model.stack.num_layers=1", "model.dim=32", "input.batch_size=2", "evaluators.sample.tokens=4"]
+    small += [f"{held_out}=TextFiles", f'{held_out}.files=["{tmp_path}/held-out.txt"]']
     directory = f"directory={tmp_path / 'run'}"
     code, shown = as_program(monkeypatch, "train", "tiny-lm", "steps=2", directory, *small)
     assert code == 0

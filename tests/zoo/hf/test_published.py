@@ -64,7 +64,7 @@ def test_a_config_that_is_read_and_written_says_the_same_and_is_of_the_same_fami
     again = read(fields)
     assert published_as(again, there["model_type"])[1] == fields
     assert read({**there, **fields}) == again, "no field that both have means something else"
-    assert program(again) == program(found)
+    assert same_program(again, found)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -73,7 +73,12 @@ def test_random_configs_come_back(kind):
         found = read(drawn(kind, number))
         family, fields = published_as(found, kind)
         assert family is TYPES[kind]
-        assert program(read(fields)) == program(found)
+        assert same_program(read(fields), found)
+
+
+def same_program(one: CausalLM.Config, other: CausalLM.Config) -> bool:
+    """Tells whether two models compute the same; of equal configs, that is not asked again: tracing takes long."""
+    return one == other or program(one) == program(other)
 
 
 def program(cfg: CausalLM.Config) -> str:
@@ -89,7 +94,7 @@ def test_a_small_recipe_is_published_as_its_own_family_and_reads_as_the_same_pro
     cfg = model(name)
     family, fields = published_as(cfg)
     assert family.model_type == NAMES.get(RECIPES[name].family, RECIPES[name].family)
-    assert program(family.read(name, fields).model) == program(cfg)
+    assert same_program(family.read(name, fields).model, cfg)
 
 
 @pytest.mark.parametrize("name, kind", OTHERS.items())
