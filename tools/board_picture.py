@@ -58,9 +58,8 @@ def take(directory: Path, file: Path) -> None:
             browser.hover(".chart .u-over", 0.3)
             browser.wait("!document.querySelector('.tip').hidden")
             browser.hover(".chart .u-over", 0.35)  # Once more, where charts have their new width.
-            browser.wait(
-                "document.querySelector('.tip').offsetLeft > document.querySelector('.u-cursor-x').getBoundingClientRect().x"
-            )
+            cursor = "document.querySelector('.u-cursor-x').getBoundingClientRect().x"
+            browser.wait(f"document.querySelector('.tip').offsetLeft > {cursor} + 8")
             browser.run("document.querySelector('.directory').textContent = 'runs'")  # Not where it is on this machine.
             browser.shot(file)
             assert browser.errors() == []
