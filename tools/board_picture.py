@@ -55,8 +55,11 @@ def take(directory: Path, file: Path) -> None:
             browser.wait("document.querySelectorAll('.plot canvas').length >= 4")
             browser.wait("document.querySelectorAll('[aria-busy=true]').length === 0")
             browser.run("document.querySelector('main').style.setProperty('--list', '42%')")
-            browser.hover(".chart .u-over", 0.35)
+            browser.hover(".chart .u-over", 0.3)
             browser.wait("!document.querySelector('.tip').hidden")
+            browser.hover(".chart .u-over", 0.35)  # Once more, where charts have their new width.
+            cursor = "document.querySelector('.u-cursor-x').getBoundingClientRect().x"
+            browser.wait(f"document.querySelector('.tip').offsetLeft > {cursor} + 8")
             browser.run("document.querySelector('.directory').textContent = 'runs'")  # Not where it is on this machine.
             browser.shot(file)
             assert browser.errors() == []

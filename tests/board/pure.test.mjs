@@ -64,6 +64,9 @@ test("times, sizes and shares have the unit that suits them", () => {
   ]);
   assert.equal(format.formatNamed("peak_bytes", 1024), "1.00 KiB");
   assert.equal(format.formatNamed("step_seconds", [0.1, 0.2]), "100 ms to 200 ms");
+  assert.equal(format.formatNamed("step_seconds_interval", [4e-5, 5.38e-5]), "40.0 µs to 53.8 µs");
+  assert.equal(format.formatNamed("assumptions", ["a", "b"]), "a; b");
+  assert.equal(format.formatNamed("assumptions", []), "–");
   assert.equal(format.formatNamed("mfu", 0.385), "38.5 %");
   assert.equal(format.formatShare("nan"), "–");
   assert.deepEqual(

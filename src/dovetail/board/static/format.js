@@ -75,6 +75,7 @@ export function formatSeconds(value) {
   if (seconds === null || !Number.isFinite(seconds)) return NOTHING;
   const size = Math.abs(seconds);
   if (size === 0) return "0 s";
+  if (size < 0.0009995) return `${(seconds * 1e6).toPrecision(3)} µs`;
   if (size < 0.9995) return `${(seconds * 1e3).toPrecision(3)} ms`;
   if (size < 99.95) return `${seconds.toFixed(1)} s`;
   if (size < 99.95 * 60) return `${(seconds / 60).toFixed(1)} min`;
@@ -111,9 +112,13 @@ export function formatBytes(value) {
   return `${bytes < 0 ? "−" : ""}${size.toFixed(digits)} ${BYTE_UNITS[unit]}`;
 }
 
-/** A value by what its name says that it is; a pair is an interval. */
+/** A value by what its name says that it is; a pair of numbers is an interval. */
 export function formatNamed(name, value) {
-  if (Array.isArray(value)) return value.map((each) => formatNamed(name, each)).join(" to ");
+  if (Array.isArray(value)) {
+    const isInterval = value.length === 2 && value.every((each) => toNumber(each) !== null);
+    const parts = value.map((each) => formatNamed(name.replace(/_interval$/, ""), each));
+    return parts.join(isInterval ? " to " : "; ") || NOTHING;
+  }
   if (value === null || value === undefined) return NOTHING;
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "object") return JSON.stringify(value);

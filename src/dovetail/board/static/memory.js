@@ -203,7 +203,8 @@ export function createMemory(app) {
 /** step_seconds is the step time, peak_bytes the peak memory: the values have their units. */
 function wordsOf(name) {
   return name
-    .replace(/_seconds$/, " time")
+    .replace(/_interval$/, ", within")
+    .replace(/_seconds(?=$|,)/, " time")
     .replace(/_bytes$/, " memory")
     .replace(/^mfu$/, "MFU")
     .replaceAll("_", " ");
