@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board in a browser, over runs on disk: clicked, drawn on, typed at, while runs grow, mean harm and go away."""
 
-import importlib.util
 import json
 import shutil
 import time
@@ -16,7 +15,6 @@ from support.browser import Browser
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(importlib.util.find_spec("dovetail.cli._board") is None, reason="there is no `dovetail board`"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make chromium` installs it"),
 ]
 TABS = ("curves", "overview", "samples", "config", "memory", "goodput", "log")
