@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of documents longer than a row, and the counts of it that a position has."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ COUNTS = ("ended", "truncated", "left_out", "masked")
 _COUNTED = {"truncate": "truncated", "leave-out": "left_out"}
 _MOST = 10_000  # Documents in a row that may be left out.
 
-Counts = dict[str, int]
+Counts = tuple[int, ...]  # By `COUNTS`.
+NOTHING, _ENDED, _TRUNCATED, _LEFT_OUT, _MASKED = (0, 0, 0, 0), (1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1)
 
 
 class Piece(NamedTuple):
@@ -32,7 +34,7 @@ class Fitted(NamedTuple):
     """A piece that fits a row, or none, and how the document is counted when it is given, or left out."""
 
     piece: Piece | None
-    counted: tuple[str, ...] = ()
+    counted: Counts = NOTHING
 
 
 def cut(run: Run, start: int, stop: int, *, positions_go_on: bool = False) -> Piece:
@@ -53,12 +55,15 @@ def fitted(run: Run, number: int, seq_len: int, too_long: TooLong) -> list[Fitte
     """Returns what fits rows of the n-th sequence of a run."""
     start, stop = run.bounds(number)
     if start == stop:
-        return [Fitted(None, ("ended",))]
-    if stop - start <= seq_len or too_long == "cut":
+        return [Fitted(None, _ENDED)]
+    if stop - start <= seq_len:
+        weights = None if run.weights is None else np.append(run.weights[start + 1 : stop], np.float32(0))
+        return [Fitted(Piece(run.tokens[start:stop], None, weights), _ENDED)]
+    if too_long == "cut":
         pieces = [cut(run, at, at + seq_len) for at in range(start, stop, seq_len)]
-        return [*map(Fitted, pieces[:-1]), Fitted(pieces[-1], ("ended",))]
+        return [*map(Fitted, pieces[:-1]), Fitted(pieces[-1], _ENDED)]
     if too_long == "leave-out":
-        return [Fitted(None, ("ended", "left_out"))]
+        return [Fitted(None, _LEFT_OUT)]
     if too_long == "error":
         name = f"document {run.place(number // run.group)}" if run.where is None else run.where(number // run.group)
         raise DataError(
@@ -67,39 +72,34 @@ def fitted(run: Run, number: int, seq_len: int, too_long: TooLong) -> list[Fitte
         )
     piece = cut(run, start, start + seq_len)
     if piece.weights is not None and not piece.weights.any():
-        return [Fitted(None, ("ended", "masked"))]
-    return [Fitted(piece, ("ended", "truncated"))]
+        return [Fitted(None, _MASKED)]
+    return [Fitted(piece, _TRUNCATED)]
 
 
 def counts_in(state: Mapping[str, Any]) -> Counts:
     """Returns the counts of a position; 0 where it has none, as those of old."""
-    return {name: state.get(name, 0) for name in COUNTS}
-
-
-def tallied(counted: Sequence[tuple[str, ...]]) -> Counts:
-    """Returns how often each name is there."""
-    return {name: sum(name in each for each in counted) for name in COUNTS}
+    return tuple(state.get(name, 0) for name in COUNTS)
 
 
 def plus(counts: Counts, more: Counts) -> Counts:
     """Returns the sum of two counts."""
-    return {name: counts[name] + more[name] for name in COUNTS}
+    return tuple(map(operator.add, counts, more))
 
 
 def minus(counts: Counts, less: Counts) -> Counts:
     """Returns the difference of two counts."""
-    return {name: counts[name] - less[name] for name in COUNTS}
+    return tuple(map(operator.sub, counts, less))
 
 
 def state_of(counts: Counts, too_long: TooLong) -> dict[str, int]:
     """Returns what a position has of counts: those that are of interest."""
-    always = ("ended", _COUNTED.get(too_long))
-    return {name: count for name, count in counts.items() if count or name in always}
+    always = _COUNTED.get(too_long)
+    return {n: count for n, count in zip(COUNTS, counts, strict=True) if count or n == "ended" or n == always}
 
 
 def check_left_out(counts: Counts, seq_len: int, where: str, *, is_all: bool = False) -> None:
     """Raises if so many documents were left out, one after the other, that nothing may come any more."""
-    left_out, masked = counts["left_out"], counts["masked"]
+    _, _, left_out, masked = counts
     if left_out + masked >= (1 if is_all else _MOST):
         which = "all" if is_all else f"{left_out + masked:,} in a row"
         raise DataError(

@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.config import ConfigError
 
 from ._errors import place_of
-from ._fitting import check_left_out, counts_in, fitted, plus, state_of, tallied
+from ._fitting import NOTHING, check_left_out, counts_in, fitted, plus, state_of
 from ._packing import Packer, Row, State
 from ._run import DocumentPlace, Reader
 
@@ -48,20 +48,20 @@ class GroupPacker(Packer):
         state = state or self.first(reader.first)
         start = place = state["document"]
         size, seq_len, too_long = self.cfg.size, self.cfg.seq_len, self.cfg.too_long
-        counts, passed = counts_in(state), tallied(())  # Passed: since the last row.
+        counts, passed = counts_in(state), NOTHING  # Passed: since the last row.
         while (run := reader.read(place)) is not None:
             for number in range(len(run.ends) // size):
                 found = [each for i in range(size) for each in fitted(run, number * size + i, seq_len, too_long)]
                 pieces = [each.piece for each in found if each.piece is not None]
                 out = [each.counted for each in found if each.piece is None]
-                passed = plus(passed, tallied([max(out or [each.counted for each in found], key=len)]))
+                passed = plus(passed, max(out or [each.counted for each in found], key=sum))
                 if len(pieces) < size:
                     check_left_out(passed, seq_len, place_of(self))
                     continue
-                counts, passed = plus(counts, passed), tallied(())
+                counts, passed = plus(counts, passed), NOTHING
                 rows = [self._make([piece]) for piece in pieces]
                 row = {name: np.stack([each[name] for each in rows]) for name in rows[0]}
                 yield row, {"document": run.place(number + 1), **state_of(counts, too_long)}
             place = run.after
-        if start == reader.first and not counts["ended"]:
+        if start == reader.first and not any(counts):
             check_left_out(passed, seq_len, place_of(self), is_all=True)

@@ -14,6 +14,7 @@ A position also counts: documents that are over (`ended`), and what became of th
 import abc
 import bisect
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ import numpy as np
 from dovetail.config import REQUIRED, Component, ConfigError
 
 from ._errors import place_of
-from ._fitting import Counts, Piece, TooLong, check_left_out, counts_in, cut, fitted, minus, plus, state_of, tallied
+from ._fitting import NOTHING, Counts, Piece, TooLong, check_left_out, counts_in, cut, fitted, minus, plus, state_of
 from ._run import DocumentPlace, Reader, Run
 
 FIELDS = {"tokens": np.int32, "targets": np.int32, "weights": np.float32, "segments": np.int32, "positions": np.int32}
@@ -228,7 +229,7 @@ class BestFitPacker(Packer):
         for first, pieces, passed in self._windows(reader, state["document"]):
             packed = best_fit([len(piece.tokens) for piece, _ in pieces], self.cfg.seq_len)
             # What the rows of this window count, up to each; the position has that of those given.
-            rows = [tallied([pieces[i][1] for i in members]) for members in packed]
+            rows = [reduce(plus, [pieces[i][1] for i in members]) for members in packed]
             totals = list(accumulate(rows, plus, initial=passed))
             counts = minus(counts, totals[given]) if given else counts
             for row, members in enumerate(packed[given:], given + 1):
@@ -238,16 +239,16 @@ class BestFitPacker(Packer):
 
     def _windows(
         self, reader: Reader, first: DocumentPlace
-    ) -> Iterator[tuple[DocumentPlace, list[tuple[Piece, tuple[str, ...]]], Counts]]:
+    ) -> Iterator[tuple[DocumentPlace, list[tuple[Piece, Counts]], Counts]]:
         """Yields what is packed together: the place of its first document, pieces, and what is counted besides them."""
         seq_len, too_long = self.cfg.seq_len, self.cfg.too_long
         size, is_start = self.cfg.window * seq_len, first == reader.first
-        place, pieces, passed, missing = first, list[tuple[Piece, tuple[str, ...]]](), tallied(()), size
+        place, pieces, passed, missing = first, list[tuple[Piece, Counts]](), NOTHING, size
         while (run := reader.read(place)) is not None:
             for number in range(len(run.ends)):
                 for piece, counted in fitted(run, number, seq_len, too_long):
                     if piece is None:
-                        passed = plus(passed, tallied([counted]))
+                        passed = plus(passed, counted)
                         if not pieces:
                             check_left_out(passed, seq_len, place_of(self))
                     else:
@@ -255,7 +256,7 @@ class BestFitPacker(Packer):
                         missing -= len(piece.tokens)
                 if missing <= 0:
                     yield first, pieces, passed
-                    first, pieces, passed, missing = run.place(number + 1), [], tallied(()), size
+                    first, pieces, passed, missing = run.place(number + 1), [], NOTHING, size
                     is_start = False
             place = run.after
         if pieces:

@@ -218,7 +218,7 @@ class PreparedDataset(Dataset):
         group = self._data.group
         each = numbers if group == 1 else (numbers[:, None].astype(np.int64) * group + np.arange(group)).ravel()
         starts, stops = np.append(0, window.ends[:-1])[each], window.ends[each]
-        cuts = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        cuts = [*zip(starts.tolist(), stops.tolist(), strict=True)]
         ids = [window.tokens[start:stop] for start, stop in cuts]
         weights = None if window.weights is None else [window.weights[start:stop] for start, stop in cuts]
         if self._transforms:
