@@ -86,7 +86,8 @@ def test_eval_reads_all_of_a_text_with_the_tokenizer_of_the_directory(source, tm
     assert (found["step"], found["eval/tokens"]) == (0, len((tmp_path / "text.txt").read_bytes()))
     assert main(["eval", f"hf:{source}"]) == 2
     assert capsys.readouterr().err == (
-        "dovetail eval: this run has nothing to evaluate it (in evaluators). Name a text: --text FILE\n"
+        "dovetail eval: this run has nothing to evaluate it (in evaluators). "
+        "Name a text or data: --text FILE, --data PLACE\n"
     )
 
 

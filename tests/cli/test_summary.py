@@ -64,12 +64,10 @@ def test_on_hardware_the_memory_of_a_chip_is_estimated(capsys):
 
 def test_what_a_large_recipe_needs_is_said_as_it_is_typed(capsys):
     rows, totals = shown(capsys, "llama3.1-405b")
-    (tokenizer,) = (settings for label, _, settings in rows if label.strip() == "tokenizer")
-    assert tokenizer == "file=? eos_token=?"
+    (dataset,) = (settings for label, _, settings in rows if label.strip() == "dataset")
+    assert dataset == "path=?"
     assert totals[0] == "llama3.1-405b: 405,853,388,800 parameters"
-    assert totals[-1] == (
-        "to be set: input.tokenizer.file=... input.tokenizer.eos_token=... input.dataset.source.files=..."
-    )
+    assert totals[-1] == "to be set: input.dataset.path=..."
 
 
 def test_layers_of_a_pattern_that_are_alike_are_one_part(capsys):

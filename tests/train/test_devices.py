@@ -149,8 +149,8 @@ def test_processes_stop_together_before_a_document_that_one_of_them_cannot_read_
     file = tmp_path / "text.jsonl"
     source = TextDataset.Config(source=JsonLines.Config(files=[str(file)]), shuffle=False)
     cfg = cfg.set_in("input.dataset", source).set_in("input.streams", 2)
-    file.write_text("\n".join(texts))
     whole = cfg.set(directory=str(tmp_path / "whole"))
+    file.write_text("\n".join([*texts[:21], "{", *texts[22:]]))  # Only later steps would need that document.
     run_together(whole, 2)
     # This document is read by the second stream alone, which is of the second process.
     file.write_text("\n".join([*texts[:13], "{", *texts[14:]]))

@@ -310,7 +310,7 @@ class Trainer(Component):
             self._evaluate(run, due)
         while run.pending:
             self._report(run)
-        if run.bad is None:
+        if run.bad is None and run.step < cfg.steps and not interrupted:
             run.ends.raise_errors(run.step)
 
     def _go_back(self, run: _Run, bad: Bad) -> None:
