@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board over many runs: time to listen, to list, to draw a curve that was never read and one that was, memory.
 
-`python benchmarks/board.py --runs 1000 --points 100000` makes the runs in a temporary directory and asks a board that it
-starts. Only `--distinct` of the files of metrics differ, the others are links to them, so that disk and page cache are
-enough for any number of runs: to the board all are files of their own. All of them are in the page cache.
+`python benchmarks/board.py --runs 1000 --points 100000` makes the runs in a temporary directory and asks a board that
+it starts. Only `--distinct` of the files of metrics differ, the others are links to them, so that disk and page cache
+are enough for any number of runs: to the board all are files of their own. All of them are in the page cache.
 """
 
 import argparse

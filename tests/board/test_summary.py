@@ -80,7 +80,8 @@ def test_a_config_alone_is_an_empty_run_and_checkpoints_alone_say_a_step(tmp_pat
 def test_a_supervisor_has_the_last_word(tmp_path: Path, code: int | None, state: str) -> None:
     write_ledger(write_run(tmp_path / "run"), [OPEN, AT])
     failed = {"event": "failed", "rank": 1, "what": "exit", "text": "Traceback ...\nValueError: no\n"}
-    write_events(tmp_path / "run", {"event": "launched"}, failed, {"event": "over", "code": code})
+    hosts_go = {"event": "host lost", "slot": "0"}
+    write_events(tmp_path / "run", {"event": "launched"}, failed, {"event": "over", "code": code}, hosts_go)
     found = run_in(tmp_path)
     assert found["state"] == state
     assert found["error"] == ("ValueError: no" if state == "failed" else None)

@@ -109,6 +109,7 @@ def test_failures_are_where_they_were_noticed_in_the_time_of_the_run(tmp_path: P
         {"event": "process", "time": START, "clock": 2.0},
         {**failed, "time": START + 16, "clock": 13.0},
         {"event": "over", "code": 1, "time": START + 99, "clock": 99.0},
+        {"event": "host lost", "slot": "0", "time": START + 99, "clock": 99.0},
     ]
     data = b"".join(json.dumps(event).encode() + b"\n" for event in events) + b'{"event":"failed","time":[]}\nnull\n'
     found = timeline_of(tmp_path)[0].named(told(data))["events"]

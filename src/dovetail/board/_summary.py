@@ -38,6 +38,7 @@ _EVALUATED, _EVALUATIONS = b'"eval', 4  # What is in lines of evaluations, and h
 _ALIVE = 60.0  # Seconds: a ledger is written every three of them while its process lives ...
 _NOTICED = 10.0  # ... and a supervisor notices an end within seconds ...
 _STARTING = 900.0  # ... but nobody does while a supervisor waits for hosts, or starts processes.
+_TELLING = ("launched", "start", "failed", "end", "over")  # Events that say how a launch is; hosts go after its end.
 _RATE = "_per_second"
 _STEPS = re.compile(rb"\nsteps = (\d{1,15})(?:\n|$)")
 _RECIPE = re.compile(r"\bdovetail train ([\w.:/@+-]{1,200})(?:[^\n]{0,2000}? --on[ =]([\w.-]{1,100}))?")
@@ -264,7 +265,7 @@ def _ledger(head: bytes | None, tail: bytes | None) -> dict[str, Any]:
 
 def _events(tail: bytes | None) -> dict[str, Any]:
     """Returns what a supervisor has said last."""
-    found = [each for each in _lines(tail) if isinstance(each.get("event"), str) and number_in(each.get("time"))]
+    found = [each for each in _lines(tail) if each.get("event") in _TELLING and number_in(each.get("time"))]
     if not found:
         return {}
     last, failed = found[-1], [each for each in found if each["event"] == "failed"]

@@ -22,7 +22,7 @@ _SHOWN = 2_000  # That are answered.
 _MOST_EVENTS = 500
 _LONGEST = 1 << 16
 _PIECE = 1 << 20
-_DULL = ("process", "host")
+_DULL, _GOING = ("process", "host"), ("host lost", "leaving")
 _WORDS = {
     "launched": "a launch began",
     "start": "processes were started",
@@ -242,12 +242,14 @@ class Ledgers:
 def told(data: bytes) -> list[dict[str, Any]]:
     """Returns what a supervisor has said, in words: `wall`, a time by its clock, `kind` and `text`."""
     found: list[dict[str, Any]] = []
+    is_over = False
     for line in data.split(b"\n"):
         with contextlib.suppress(ValueError, TypeError, RecursionError, OverflowError):
             event = json.loads(line[:_LONGEST].decode(errors="replace"))
             if not isinstance(event, dict) or not isinstance(name := event.get("event"), str):
                 continue
-            if name not in _DULL and math.isfinite(wall := float(event["time"])):
+            is_over = name == "over" or (is_over and name in _GOING)  # Hosts are let go then.
+            if name not in _DULL and not (is_over and name in _GOING) and math.isfinite(wall := float(event["time"])):
                 found.append(_in_words(name, wall, event))
     return found
 
