@@ -57,7 +57,8 @@ def _executed(source: str, names: dict[str, Any], count: int) -> list[dict[str, 
     """Returns the outputs of a cell."""
     tree, printed, found = ast.parse(source), io.StringIO(), list[dict[str, Any]]()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    value = error = None
+    value: Any = None
+    error: dict[str, Any] | None = None
     with contextlib.redirect_stdout(printed):
         try:
             exec(compile(tree, f"<cell {count}>", "exec", dont_inherit=True), names)

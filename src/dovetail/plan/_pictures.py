@@ -141,7 +141,7 @@ def _draw_rows(
     """Draws rows of kind, name and seconds, below a title; returns where they end."""
     canvas.text(_X, y, title, bold=True)
     bars = [
-        Bar(name, [Part(colors[kind], s)], f"{_seconds(s)}  {100 * s / found.step_seconds:.1f} %")
+        Bar(name, [Part(colors[kind], s)], f"{_seconds(s)}, {100 * s / found.step_seconds:.1f} %")
         for kind, name, s in rows
     ]
     return draw_bars(canvas, _X, y + 10, _WIDE, bars)

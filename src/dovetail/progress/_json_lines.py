@@ -32,7 +32,7 @@ def json_object(line: bytes | str) -> dict[str, Any] | None:
     ({'step': 1}, None, None)
     """
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode(errors="replace") if isinstance(line, bytes) else line)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
