@@ -35,7 +35,7 @@ class Prediction(NamedTuple):
     assumptions: list[str]
     versions: Mapping[str, str]
     by_path: Mapping[str, float] = {}  # Seconds by config path; of the compiled program only.
-    timeline: Sequence[Passage] = ()  # The step in its order; of the compiled program only.
+    timeline: Sequence[Passage] = []  # The step in its order; of the compiled program only.
 
     def _repr_svg_(self) -> str:
         """What a notebook shows."""

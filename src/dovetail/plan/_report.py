@@ -63,7 +63,7 @@ class Report(NamedTuple):
     compile_seconds: float
     versions: Mapping[str, str]
     suggestions: list[dict[str, Any]] = []
-    timeline: Sequence[Passage] = ()  # The step in its order, where it was asked for.
+    timeline: Sequence[Passage] = []  # The step in its order, where it was asked for.
 
     def _repr_svg_(self) -> str:
         """What a notebook shows."""

@@ -14,8 +14,8 @@ from dovetail.progress import LEDGER, METRICS, Account, Ledger, Metrics, Text, r
 from ._curves import X, curves
 
 _CONFIG = "config.txt"
-_LAST = 8  # Metrics in a notebook, and characters of a sample.
-_SAMPLE = 600
+_LAST = 8  # Metrics in a notebook.
+_SAMPLE = 600  # Characters of a sample there.
 _FIRST = ("loss", "eval/loss", "accuracy", "eval/accuracy", "tokens_per_second", "mfu", "learning_rate", "grad_norm")
 
 
