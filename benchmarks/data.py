@@ -185,10 +185,10 @@ def others(path: str, home: Path, streaming: Path | None, megatron: Path | None)
         ),
     ]
     rows = []
-    for python, program, arguments, names in asked:
+    for python, contender, arguments, names in asked:
         if python is None:
             continue
-        ran = subprocess.run([python, CONTENDERS / program, *arguments], check=True, capture_output=True, text=True)
+        ran = subprocess.run([python, CONTENDERS / contender, *arguments], check=True, capture_output=True, text=True)
         for name, line in zip(names, ran.stdout.splitlines()[-len(names) :], strict=True):
             rate, first = map(float, line.split())
             rows.append((name, f"{rate:,.0f}", f"{rate * SEQ_LEN / 1e6:.1f} M", f"{first * 1e3:.0f} ms"))
