@@ -5,8 +5,10 @@ import argparse
 import json
 import sys
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.config import ConfigError
 from dovetail.progress import phase
 
 from ._data_prepare import add_prepare
@@ -27,33 +29,24 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds what can be done with data to the parser of `dovetail data`."""
     names = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def action(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    def action(name: str, run: Any, text: str, more: str = "") -> argparse.ArgumentParser:
         added = names.add_parser(name, help=text, description=text)
         added.set_defaults(run=run)
-        added.add_argument("place", metavar="PLACE", help="a directory, or s3://BUCKET/NAME or gs://BUCKET/NAME")
+        added.add_argument("place", metavar="PLACE", help=f"a directory, or s3://BUCKET/NAME or gs://BUCKET/NAME{more}")
         added.add_argument("--json", action="store_true", help="print JSON")
         return added
 
     add_prepare(names.add_parser("prepare", help=_PREPARE, description=_PREPARE))
-    show = action("show", _show, _SHOW)
-    show.add_argument(
-        "overrides", nargs="*", default=[], metavar="PATH=VALUE", help="as in seq_len=64 or shuffle=False"
-    )
+    show = action("show", _show, _SHOW, "; or a recipe, or a run, for the rows that it is trained on")
+    of_what = "as in seq_len=64 or shuffle=False; of a recipe, as for train"
+    show.add_argument("overrides", nargs="*", default=[], metavar="PATH=VALUE", help=of_what)
     show.add_argument("--rows", type=int, default=3, help="how many; 3 by default")
     action("check", _check, _CHECK)
     action("stats", _stats, _STATS)
 
 
 def _show(args: argparse.Namespace) -> int:
-    from dovetail.config import override
-    from dovetail.data import GroupPacker, PreparedData, PreparedDataset
-
-    data = PreparedData(args.place, "data show")
-    tokenizer, group = data.tokenizer(), data.manifest.group
-    cfg = PreparedDataset.Config(path=args.place, seq_len=128, seed=0)
-    cfg = cfg.set(packer=GroupPacker.Config(size=group)) if group > 1 else cfg
-    dataset: PreparedDataset = override(cfg, args.overrides).build(path="data show", tokenizer=tokenizer)
-    rows = [row for row, _ in islice(dataset.rows(0, 1, None), args.rows)]
+    rows, tokenizer = _of_prepared(args) if _is_prepared(args.place) else _of_run(args)
     if args.json:
         print(json.dumps([_row_json(row, tokenizer) for row in rows], indent=1))
         return 0
@@ -65,6 +58,44 @@ def _show(args: argparse.Namespace) -> int:
             for segment in range(1, int(line["segments"].max()) + 1):
                 print(_piece(line, segment, tokenizer, sys.stdout.isatty()))
     return 0
+
+
+def _is_prepared(place: str) -> bool:
+    """Whether a name is that of prepared data, or of nothing else either: then it is missing."""
+    from ._resolve import is_run
+
+    return "://" in place or (Path(place).is_dir() and not is_run(place))
+
+
+def _of_prepared(args: argparse.Namespace) -> "tuple[list[Row], Tokenizer]":
+    from dovetail.config import override
+    from dovetail.data import GroupPacker, PreparedData, PreparedDataset
+
+    data = PreparedData(args.place, "data show")
+    tokenizer, group = data.tokenizer(), data.manifest.group
+    cfg = PreparedDataset.Config(path=args.place, seq_len=128, seed=0)
+    cfg = cfg.set(packer=GroupPacker.Config(size=group)) if group > 1 else cfg
+    dataset: PreparedDataset = override(cfg, args.overrides).build(path="data show", tokenizer=tokenizer)
+    return [row for row, _ in islice(dataset.rows(0, 1, None), args.rows)], tokenizer
+
+
+def _of_run(args: argparse.Namespace) -> "tuple[list[Row], Tokenizer]":
+    """Returns the first rows that a recipe, or a run, is trained on."""
+    from ._resolve import resolve
+
+    run = resolve(args.place, args.overrides)
+    from dovetail.data import TextInput
+
+    cfg = run.cfg.input
+    if not isinstance(cfg, TextInput.Config):
+        raise ConfigError(
+            f"data show: the input of {args.place} is {type(cfg).__qualname__}, which has no rows of text."
+        )
+    found: list[Row] = []
+    with (made := cfg.set(num_workers=0, prefetch=0).build(path="input", files=run.files)).iterator() as batches:
+        while len(found) < args.rows and (batch := next(batches, None)) is not None:
+            found += [{name: values[i] for name, values in batch.items()} for i in range(len(batch["tokens"]))]
+    return found[: args.rows], made.tokenizer
 
 
 def _counts(row: "Row") -> str:
