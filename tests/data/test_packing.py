@@ -5,7 +5,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
@@ -215,6 +215,7 @@ def test_each_target_counts_as_much_as_its_document_says(config, documents, seq_
 
 
 @pytest.mark.parametrize("config", all_packers)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 98), min_size=1, max_size=25), max_size=12), lengths)
 def test_a_position_counts_the_documents_that_are_over(config, documents, seq_len):
     documents = [[0], *documents]  # One that fits: to leave out all is an error.
@@ -269,6 +270,7 @@ def test_best_fit_cuts_only_documents_longer_than_a_row(documents, seq_len):
 
 
 @pytest.mark.parametrize("config", all_packers)
+@settings(max_examples=40)
 @given(document_lists, lengths)
 def test_rows_go_on_from_the_position_that_came_with_any_row(config, documents, seq_len):
     documents = [[0], *documents]
@@ -297,6 +299,7 @@ def test_packer_reads_no_further_than_it_must(config):
     seq_len=lengths,
     weighted=st.booleans(),
 )
+@settings(max_examples=40)
 @pytest.mark.parametrize("config", all_packers)
 def test_rows_are_the_same_for_documents_one_by_one_and_in_runs(config, documents, seq_len, weighted):
     documents = [[0], *documents]

@@ -86,5 +86,5 @@ def joined_weights(parts: Sequence[Tokens]) -> np.ndarray | None:
 
 
 def is_masked(weights: np.ndarray | None) -> bool:
-    """Whether a sequence teaches nothing: no token but the first is a target, and none of the others counts."""
-    return weights is not None and not weights[1:].any()
+    """Whether a sequence teaches nothing, as weights are 0. The first token is no target, and is not asked."""
+    return weights is not None and not weights[1:].any() and not weights.all()
