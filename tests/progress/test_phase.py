@@ -3,7 +3,7 @@
 
 import pytest
 
-from dovetail.progress import Watcher, counting, is_quiet, phase, quiet, watching
+from dovetail.progress import Count, Watcher, counting, is_quiet, phase, quiet, watching
 
 
 class Notes(Watcher):
@@ -54,7 +54,7 @@ def test_a_watcher_reads_how_far_a_phase_is_and_who_works_needs_no_watcher():
 
 def test_who_works_makes_the_innermost_phase_count_without_knowing_it():
     class Reads(Notes):
-        found = None
+        found = Count()
 
         def counts(self, count):
             self.found = count

@@ -31,12 +31,12 @@ class Copied(NamedTuple):
 
     plan: Plan
     pieces: Sequence[memoryview]
-    count: Count  # Of the phase that it is saved in.
+    written: Count  # Of the phase that it is saved in.
 
     def write(self, files: StepFiles, *, compress: bool) -> None:
         """Writes it, and waits until it is safe."""
         if self.pieces:
-            write_pack(files, jax.process_index(), self.pieces, compress=compress, count=self.count)
+            write_pack(files, jax.process_index(), self.pieces, compress=compress, count=self.written)
 
 
 def copy_to_host(leaves: Mapping[str, Array]) -> Copied:
