@@ -25,7 +25,8 @@ _FENCE = re.compile(r"^ *```")
 # What a reader wants to do, and the pages for it.
 GROUPS = {
     "Start": ("start", "own-text", "coming-from"),
-    "Train": ("training", "data", "zoo", "hugging-face", "checkpoints", "bad-steps", "sweeps", "goodput"),
+    "Train": ("training", "data", "rows", "zoo", "hugging-face", "checkpoints", "bad-steps", "sweeps"),
+    "See": ("board", "pictures", "goodput"),
     "Scale": ("parallel", "hardware", "plan", "foresight", "predict-compiled"),
     "Launch": ("launch", "launch-slurm", "launch-kubernetes", "schedule"),
     "Serve": ("serving", "compile-serving"),
