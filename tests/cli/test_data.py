@@ -159,7 +159,7 @@ def test_show_prints_weights_as_numbers_and_greys_what_does_not_count(home, caps
 
 
 def test_show_prints_groups_as_such(home, capsys):
-    place = prepared_from(PAIRS, "field=('a', 'b')", "prompt=q")
+    place = prepared_from(PAIRS, "field=('a', 'b')", "prompt=q", "block_tokens=10")
     assert "45 tokens, 2 groups of 2, 1 shards: other\n" in capsys.readouterr().out
     assert main(["data", "show", place, "seq_len=14", "shuffle=False", "--rows", "1"]) == 0
     assert capsys.readouterr().out == (

@@ -7,13 +7,21 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+# Takes the terminal, and becomes the program. SIGINT may be ignored around us. A function between fork and exec would do
+# it, but forks in a process with JAX are warned of.
+_LEADS = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 _CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+")
 
 
@@ -36,18 +44,13 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
-        def leads() -> None:
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # It may be ignored around us.
-
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-ISc", _LEADS, *command],
             stdin=theirs,
             stdout=theirs if output is None else output,
             stderr=theirs,
             env={**os.environ, "TERM": "xterm-256color", **environment},
-            preexec_fn=leads,
+            start_new_session=True,
         )
         os.close(theirs)
 

@@ -81,8 +81,13 @@ def _of_prepared(args: argparse.Namespace) -> "tuple[list[Row], Tokenizer]":
 
 def _of_run(args: argparse.Namespace) -> "tuple[list[Row], Tokenizer]":
     """Returns the first rows that a recipe, or a run, is trained on."""
-    from ._resolve import resolve
+    from ._resolve import check, is_run, resolve
 
+    if not is_run(args.place):
+        try:
+            check(args.place, args.overrides, None)
+        except ConfigError as e:
+            raise ConfigError(f"data show: there is no prepared data at {args.place}, and {e}") from None
     run = resolve(args.place, args.overrides)
     from dovetail.data import TextInput
 
