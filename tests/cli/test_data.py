@@ -249,6 +249,7 @@ def test_a_recipe_of_a_published_model_needs_nothing_but_prepared_data(home, cap
     assert "--data: there is no prepared data at" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_trains_on_prepared_data_with_its_tokenizer(home, capsys):
     Path("a.txt").write_text("Call me Ishmael. Some years ago. " * 2000)
     arguments = ["--tokenizer", "tiny-lm", "--to", "there", "workers=0"]

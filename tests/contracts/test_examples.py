@@ -250,6 +250,7 @@ def test_rows_with_a_state_of_their_own_are_never_split(tmp_path):
         carried(tmp_path).set(num_microbatches=2).build()
 
 
+@pytest.mark.long
 def test_dpo_of_adapters_alone_is_measured_against_the_model_without_them(tmp_path):
     with_lora = replace_all(Linear.Config, lambda old: LoRALinear.Config(rank=2, inner=old))
     cfg = shortened(applied("dpo", "dense"), tmp_path)

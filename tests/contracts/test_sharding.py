@@ -37,10 +37,10 @@ from sharding_cases import (
 SAMPLE = [
     ("dense", "fsdp=2,seq=2,tensor=2", ALL),
     ("dense", "pipeline=2,data=2,tensor=2", EARLY),
-    ("moe", "fsdp=2,expert=2,tensor=2", ALL),
+    pytest.param("moe", "fsdp=2,expert=2,tensor=2", ALL, marks=pytest.mark.long),
     pytest.param("moe", "pipeline=2,expert=4", PLAIN, marks=pytest.mark.slow),
     pytest.param("mla", "pipeline=2,expert=2,seq=2", ALL, marks=pytest.mark.long),
-    ("hybrid", "data=2,seq=2,tensor=2", ALL),
+    pytest.param("hybrid", "data=2,seq=2,tensor=2", ALL, marks=pytest.mark.long),
 ]
 
 

@@ -177,7 +177,7 @@ def test_tables_of_blocks_are_read_once_and_only_some_are_kept(path, monkeypatch
     assert list(data._tables) == [2, 3]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_global_batches_are_the_same_for_any_number_of_processes_and_workers_and_go_on(tmp_path, workers):
     cfg = big(tmp_path)
     data = {"a": cfg.dataset, "b": cfg.dataset.set(blocks=2)}

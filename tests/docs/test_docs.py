@@ -15,7 +15,7 @@ import page_server
 import run_docs
 
 SRC = run_docs.ROOT / "src"
-LONG = {"features-in-ten-lines.md", "own-text.md", "sweeps.md"}  # They take ten seconds and more.
+LONG = {"features-in-ten-lines.md", "loc-complexity.md", "own-text.md", "parallel.md", "serving.md", "sweeps.md"}
 PAGES = [
     pytest.param(page.relative_to(run_docs.ROOT), marks=[pytest.mark.long] if page.name in LONG else [])
     for page in run_docs.pages()

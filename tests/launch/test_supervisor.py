@@ -127,6 +127,7 @@ def test_a_process_that_holds_the_others_up_is_named_once_and_not_ended(tmp_path
     assert len(launch.events("start")) == 1
 
 
+@pytest.mark.long
 def test_stacks_of_all_processes_are_kept_before_they_are_killed(tmp_path):
     assert Launch(tmp_path, 2, faults=[{"start": 1, "rank": 1, "step": 7, "do": "hang"}])() == DONE
     stacks = [(tmp_path / "launch" / f"{slot}.stacks").read_text() for slot in range(2)]
@@ -181,6 +182,7 @@ def test_one_that_was_asked_to_end_saves_and_is_resumable(tmp_path):
     assert 0 < launch.saved < 100_000
 
 
+@pytest.mark.long
 def test_what_cannot_save_in_time_is_ended_and_the_run_may_go_on_later(tmp_path):
     async def stop(launch):
         await launch.until("moving")
@@ -195,6 +197,7 @@ def test_what_cannot_save_in_time_is_ended_and_the_run_may_go_on_later(tmp_path)
     assert launch.saved == 5
 
 
+@pytest.mark.long
 def test_the_same_step_failing_again_and_again_ends_the_run_with_a_report(tmp_path):
     launch = Launch(tmp_path, 2, faults=[{"rank": 1, "step": 12, "do": "crash"}])
     assert launch() == FAILED
@@ -287,6 +290,7 @@ def test_a_host_that_is_asked_to_end_is_left_after_a_save(tmp_path):
     assert {"0", "1"} <= {each["slot"] for each in launch.events("host lost")}  # It may go now.
 
 
+@pytest.mark.long
 def test_a_process_that_somebody_asks_to_end_is_started_again(tmp_path):
     async def ask(launch):
         await launch.until("moving")

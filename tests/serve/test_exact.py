@@ -13,6 +13,7 @@ from support.served import SMALL, Reference, check_answer, prompts, trained
 
 # Of each kind of state one: keys and values; with windows, soft caps, sinks; latent; recurrent, with experts.
 DEFAULT = ["llama3-tiny", "gemma3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny", "hybrid-tiny", "qwen3-next-tiny"]
+OFTEN = ("llama3-tiny", "gemma3-tiny", "qwen3-next-tiny")
 TINY = [name for name in RECIPES if name.endswith("-tiny")]
 VOCAB, OUTPUT, LENGTH = 256, 10, 48
 
@@ -68,7 +69,9 @@ def check_engine(name: str, seed: int, mesh: Mesh | None = None, count: int = 9)
             check_answer(reference, request, together)
 
 
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in DEFAULT]
+)
 def test_answers_are_those_of_one_request_at_a_time_and_of_the_model_without_state(name):
     check_engine(name, seed=len(name))
 
@@ -79,7 +82,13 @@ def test_answers_of_every_family_are_those_of_one_request_at_a_time(name):
     check_engine(name, seed=len(name))
 
 
-@pytest.mark.parametrize("mesh", [Mesh(tensor=2), Mesh(data=2, tensor=4)], ids=["2 devices", "8 devices"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(Mesh(tensor=2), id="2 devices"),
+        pytest.param(Mesh(data=2, tensor=4), id="8 devices", marks=pytest.mark.long),
+    ],
+)
 def test_answers_on_a_mesh_are_those_on_one_device(mesh):
     check_engine("llama3-tiny", 3, mesh, count=6)
 

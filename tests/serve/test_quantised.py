@@ -75,6 +75,7 @@ def test_greedy_answers_of_more_models_are_those_without_an_engine(name, weights
     assert answers(device, wanted) == alone(in_few_bits(run, weights, "int8"), wanted)
 
 
+@pytest.mark.long
 def test_answers_on_a_mesh_are_those_on_one_device():
     wanted, few = requests(3, 3), SERVING.set(weights="int8", kv="int8")
     assert answers(ModelDevice(few, trained("llama3-tiny", Mesh(tensor=2))), wanted) == alone(

@@ -239,6 +239,7 @@ def test_answers_of_models_are_those_without_guesses(name, monkeypatch):
     assert 10 < stats.accepted_tokens < stats.drafted_tokens
 
 
+@pytest.mark.long
 def test_a_draft_model_changes_no_answer_and_one_that_is_the_model_is_always_right():
     model = trained("gpt-oss-tiny")
     device = device_of("gpt-oss-tiny")

@@ -14,8 +14,8 @@ import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-# Takes the terminal, and becomes the program. SIGINT may be ignored around us. A function between fork and exec would do
-# it, but forks in a process with JAX are warned of.
+# Takes the terminal, and becomes the program. SIGINT may be ignored around us. A function between fork and exec would
+# do it, but forks in a process with JAX are warned of.
 _LEADS = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

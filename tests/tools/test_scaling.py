@@ -17,6 +17,7 @@ def test_many_tpus_are_slices(chip, chips, wanted):
     assert named(chip, chips).num_chips == chips
 
 
+@pytest.mark.long
 def test_curves_are_of_all_chips_and_a_fixed_batch_does_not_get_better_on_more_of_them():
     curves = curves_of("llama2-7b", ["gpu-h100"], (64, 4096, 16_384))
     assert len(curves) == 2

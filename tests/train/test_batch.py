@@ -69,6 +69,7 @@ def test_a_mesh_must_divide_all_shapes():
     assert largest(Buckets.Config(batch_size=2, lengths=(5, 8)).batch_specs()).lengths() == {"seq": 8}
 
 
+@pytest.mark.long
 def test_each_shape_has_its_step_which_is_compiled_before_the_second(tmp_path, monkeypatch):
     compiled = []
     real = Program.compiled

@@ -206,6 +206,7 @@ def _few(directory) -> str:
     return str(directory / "few.txt")
 
 
+@pytest.mark.long
 def test_the_share_of_time_that_devices_wait_for_data_is_a_metric(tmp_path, monkeypatch):
     given = GlobalBatches.__next__
 

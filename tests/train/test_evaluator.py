@@ -49,7 +49,7 @@ def evaluators(cfg: Trainer.Config) -> dict[str, Evaluator.Config]:
 MESHES = ("data=1", "data=2,tensor=2", "fsdp=2,seq=2")
 
 
-@pytest.mark.parametrize("name", ["held out", "sample", "own"])
+@pytest.mark.parametrize("name", ["held out", *(pytest.param(n, marks=pytest.mark.long) for n in ("sample", "own"))])
 def test_it_leaves_parameters_alone_and_finds_the_same_on_any_mesh(name, tmp_path):
     cfg, all_found = tiny(tmp_path), []
     for mesh in MESHES:

@@ -93,6 +93,7 @@ def test_checkpoints_have_what_is_frozen_if_asked_to(base, tmp_path):
         load_trained(cfg.set(save_frozen=False))
 
 
+@pytest.mark.long
 def test_a_mesh_changes_nothing_of_it(base, tmp_path):
     path, _ = base
     runs = [preference(path, tmp_path / mesh, mesh=parse_mesh(mesh), steps=2) for mesh in ("data=1", "fsdp=2,tensor=2")]

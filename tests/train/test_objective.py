@@ -95,7 +95,7 @@ def records(cfg):
     return [json.loads(line) for line in (Path(cfg.directory) / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["preference", "matching", "contrast"])
+@pytest.mark.parametrize("name", [pytest.param("preference", marks=pytest.mark.long), "matching", "contrast"])
 def test_it_trains_on_a_mesh_as_on_one_device_and_is_counted_in_its_unit(name, tmp_path):
     unit = OBJECTIVES[name][1].batch_specs()[0].unit
     held_out = {"images": HeldOutLoss.Config(input=Captions.Config(batch_size=3, num_images=5))}

@@ -28,6 +28,7 @@ TINY = [name for name in RECIPES if name.endswith("-tiny")]
 # Those whose layers are made of what others have as well.
 ALIKE = ("bamba", "command-r", "deepseek-v2", "gemma", "gemma2", "gpt-neox", "granite", "mistral", "mixtral", "olmo2")
 ALIKE += ("olmo3", "olmoe", "phi3", "qwen2.5", "qwen3", "smollm3", "starcoder2")
+ALIKE += ("gemma3", "gpt-oss", "qwen3-next")  # Of these, tests of their layers are in `make test`.
 EACH = [pytest.param(name, marks=[pytest.mark.long] if name.removesuffix("-tiny") in ALIKE else []) for name in TINY]
 
 

@@ -298,6 +298,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
     return rng.choice(WRONG)
 
 
+@pytest.mark.long
 @settings(max_examples=120)
 @given(case=st.sampled_from(list(GOLDEN)), seed=st.integers(0, 2**32))
 def test_any_change_of_a_field_gives_a_model_that_can_be_published_or_a_config_error(case, seed):
