@@ -74,7 +74,10 @@ class _Watched:
         self._inner, self._fault = inner, control / f"fault.{rank}"
         self._given = control / f"given.{start}.{rank}"
         self._slow = 0
-        self.get_state, self.set_state, self.is_whole = inner.get_state, inner.set_state, inner.is_whole
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is that of the other one."""
+        return getattr(self._inner, name)
 
     def __iter__(self) -> "_Watched":
         return self

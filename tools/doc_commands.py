@@ -145,6 +145,18 @@ def _resolve(args: Any) -> None:
             hardware(each)
         if name.endswith(".py") or ":" in name:
             continue
-        cfg = resolve(_STAND_IN if name.startswith("runs/") else name, given, getattr(args, "mesh", None)).cfg
+        change = _on_text if getattr(args, "text", ()) else None
+        name = _STAND_IN if name.startswith("runs/") else name
+        cfg = resolve(name, given, getattr(args, "mesh", None), change=change).cfg
         for text in (each for each in overrides if each not in given):
             cfg.set_in(text.partition("=")[0], REQUIRED)  # Raises if there is no such path; any may be open.
+
+
+def _on_text(cfg: Any) -> Any:
+    """Returns a run with what text of the reader's would bring that overrides reach: a place for a tokenizer."""
+    from dovetail.config import REQUIRED
+    from dovetail.data import HuggingFaceTokenizer
+
+    if cfg.input.tokenizer is not None:
+        return cfg
+    return cfg.set(input=cfg.input.set(tokenizer=HuggingFaceTokenizer.Config(eos_token=REQUIRED)))
