@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?")
+_NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?[KMGT]?( (s|minutes?|hours?|days?)\b)?")  # 719 may be 19.3K elsewhere.
 _EMBEDDED = re.compile(r"base64,[\w+/=]+")
 _RICH = {"_repr_html_": "text/html", "_repr_svg_": "image/svg+xml"}
 
